@@ -1,0 +1,121 @@
+"""The messages between worker, trainer and launcher; the trainer's rank 0 is the hub.
+
+    worker    --Hello, GroupReady, PromptDropped, Measured, Heartbeat, Exhausted, Failed-->  trainer
+    trainer   --Begin, Published, Progress, Stop-->                                          worker
+    launcher  --StopRequested-->                                                             trainer
+
+An *ordinal* counts prompts over epochs: ordinal = epoch x num_prompts + position.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+from asyncgrpo.metrics.values import Aggregates
+from asyncgrpo.records import Sample
+
+
+class DropReason(StrEnum):
+    """Why a prompt or sample was resolved without being trained."""
+
+    FILTERED = "filtered"
+    NO_SIGNAL = "no_signal"
+    UNSCORED = "unscored"
+    STALE = "stale"
+    OVERSIZE = "oversize"
+    ERROR = "error"
+
+
+class Hello(msgspec.Struct, frozen=True, tag=True):
+    """First message of a worker, and again after each reconnect."""
+
+    worker: int
+    pid: int
+    num_prompts: int
+
+
+class GroupReady(msgspec.Struct, frozen=True, tag=True):
+    """A scored group with signal; resolved once each of its samples is trained or dropped."""
+
+    epoch: int
+    position: int
+    row_index: int
+    samples: tuple[Sample, ...]
+
+
+class PromptDropped(msgspec.Struct, frozen=True, tag=True):
+    """A prompt resolved by the worker: nothing of it will be offered."""
+
+    epoch: int
+    position: int
+    reason: DropReason
+
+
+class Measured(msgspec.Struct, frozen=True, tag=True):
+    """Observations since the worker's last report, by metric name."""
+
+    aggregates: Aggregates
+
+
+class Heartbeat(msgspec.Struct, frozen=True, tag=True):
+    """The oldest heartbeat of the worker's loops, seconds since it beat."""
+
+    oldest_s: float
+    loop: str
+
+
+class Exhausted(msgspec.Struct, frozen=True, tag=True):
+    """The worker dispatched and resolved or offered every prompt of the epochs asked for."""
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    """The worker cannot go on; `message` is for the user."""
+
+    message: str
+
+
+class Begin(msgspec.Struct, frozen=True, tag=True):
+    """Answer to Hello: where to start. Only prompts not in `resolved` are dispatched."""
+
+    policy: str  # served name
+    policy_version: int
+    first_ordinal: int
+    resolved: tuple[tuple[int, int], ...]  # half-open intervals of ordinals
+    allowance_tokens: int
+    max_ordinal: int | None  # first ordinal not wanted; None = no end (max_steps decides)
+
+
+class Published(msgspec.Struct, frozen=True, tag=True):
+    """`policy` is served, attested, and current."""
+
+    policy: str
+    policy_version: int
+
+
+class Progress(msgspec.Struct, frozen=True, tag=True):
+    """After each step: what the worker may hold, and what left the queue so far."""
+
+    step: int
+    allowance_tokens: int
+    consumed_tokens: int  # raw sample tokens trained or dropped since this worker said Hello
+
+
+class Stop(msgspec.Struct, frozen=True, tag=True):
+    """The run is over; close."""
+
+
+class StopRequested(msgspec.Struct, frozen=True, tag=True):
+    """Finish the step, checkpoint, stop."""
+
+
+ToTrainer = (
+    Hello
+    | GroupReady
+    | PromptDropped
+    | Measured
+    | Heartbeat
+    | Exhausted
+    | Failed
+    | StopRequested
+)
+ToWorker = Begin | Published | Progress | Stop

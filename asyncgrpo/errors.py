@@ -1,0 +1,45 @@
+"""The errors a user can meet. Each message says what was got, what was expected, what to change.
+
+    UserError ─┬─ ConfigError        the recipe or the command line      exit code 2
+               ├─ DataError          a row, a column, a prompt
+               ├─ HookError          a reward, tool, environment or loop of the user's
+               ├─ ServerError        a server answered something else than it should
+               ├─ SyncError          what is served is not what was published
+               ├─ CheckpointError    a run directory or checkpoint that cannot be used
+               └─ RunError           a run that ended before its end     exit code 1
+
+The command line prints a `UserError` as one message; anything else is a bug and shows its
+traceback. `--debug` shows the traceback of both.
+"""
+
+
+class UserError(Exception):
+    """Something the user can mend; `str(error)` is the whole message."""
+
+
+class ConfigError(UserError):
+    """The recipe, an override or a flag is wrong; nothing was started."""
+
+
+class DataError(UserError):
+    """A row, column or prompt of the dataset cannot be used."""
+
+
+class HookError(UserError):
+    """A function of the user's (reward, tool, environment, loop) broke its contract."""
+
+
+class ServerError(UserError):
+    """A server refused, failed, or lacks a flag this run needs."""
+
+
+class SyncError(UserError):
+    """A publish failed, or a server serves other weights than those published."""
+
+
+class CheckpointError(UserError):
+    """A run directory or checkpoint is missing, corrupt, incomplete or in use."""
+
+
+class RunError(UserError):
+    """The run could not go on; the message names the first failure."""

@@ -1,0 +1,67 @@
+"""Observations: values recorded with their weight, merged exactly, reduced once per log window.
+
+    record(name, value, weight)  ->  Aggregate per name  --merge over processes-->  window record
+
+An average of averages is wrong as soon as the weights differ, so nothing averages before the
+window does. A rate is a mean whose weight is seconds: total tokens / total seconds.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+
+class Aggregate(msgspec.Struct, frozen=True):
+    """Observations of one metric, mergeable in any order: mean = total / weight."""
+
+    total: float  # sum of value x weight
+    weight: float
+    low: float
+    high: float
+
+    def merge(self, other: "Aggregate") -> "Aggregate":
+        """The observations of both."""
+        return Aggregate(
+            self.total + other.total,
+            self.weight + other.weight,
+            min(self.low, other.low),
+            max(self.high, other.high),
+        )
+
+
+Aggregates = dict[str, Aggregate]
+
+
+class Recorder:
+    """Collects observations by metric name until they are drained."""
+
+    def __init__(self) -> None:
+        self._aggregates: Aggregates = {}
+
+    def record(self, name: str, value: float, weight: float = 1.0) -> None:
+        """Observe `value`, which stands for `weight` tokens, samples or calls."""
+        self._add(name, Aggregate(value * weight, weight, value, value))
+
+    def record_rate(self, name: str, total: float, seconds: float) -> None:
+        """Observe `total` units made in `seconds`; the window's rate is sum / sum."""
+        if seconds > 0:
+            self._add(name, Aggregate(total, seconds, total / seconds, total / seconds))
+
+    def record_all(self, name: str, values: Iterable[float]) -> None:
+        """Observe each of `values` with weight 1."""
+        for value in values:
+            self.record(name, float(value))
+
+    def merge(self, aggregates: Aggregates) -> None:
+        """Take over observations made elsewhere."""
+        for name, aggregate in aggregates.items():
+            self._add(name, aggregate)
+
+    def drain(self) -> Aggregates:
+        """What was observed since the last drain."""
+        aggregates, self._aggregates = self._aggregates, {}
+        return aggregates
+
+    def _add(self, name: str, aggregate: Aggregate) -> None:
+        held = self._aggregates.get(name)
+        self._aggregates[name] = aggregate if held is None else held.merge(aggregate)
