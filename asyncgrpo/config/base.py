@@ -1,0 +1,52 @@
+"""What every section is: frozen, strict, closed to unknown keys, documented field by field.
+
+    key: type = default
+    '''The documentation of the key, wherever it is shown.'''
+
+`None` (or "auto") means "derive": `derive.py` fills it in before anything starts, and
+`known(...)` reads it afterwards. Lists in YAML are tuples here. Paths are strings, absolute
+once loaded.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, Strict
+
+T = TypeVar("T")
+
+Auto = Literal["auto"]
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+
+# Strict everywhere (no "8" for 8, no true for 1), except that YAML has lists, not tuples.
+Strings = Annotated[tuple[str, ...], Strict(strict=False)]
+Devices = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Strict(strict=False)]
+Kwargs = Mapping[str, Any]
+
+PositiveInt = Annotated[int, Field(gt=0)]
+NonNegativeInt = Annotated[int, Field(ge=0)]
+PositiveFloat = Annotated[float, Field(gt=0)]
+NonNegativeFloat = Annotated[float, Field(ge=0)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Port = Annotated[int, Field(ge=1, le=65535)]
+EnvironmentVariable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+
+
+class Section(BaseModel):
+    """One mapping of the recipe."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+        protected_namespaces=(),
+    )
+
+
+def known(value: T | Auto | None) -> T:
+    """A value that `derive` has filled in; nothing reads a key before that."""
+    assert value is not None, "read before it was derived"
+    assert value != "auto", "read before it was derived"
+    return value  # pyright: ignore[reportReturnType]  # "auto" is excluded above

@@ -1,0 +1,33 @@
+"""`data`: where prompts come from, and how a row becomes one."""
+
+from asyncgrpo.config.base import PositiveInt, Section
+
+
+class DataSource(Section):
+    """A dataset and how its rows become prompts."""
+
+    path: str | None = None
+    """Hub id, or a local file or folder of json, jsonl, csv or parquet (relative to the recipe)."""
+    name: str | None = None
+    """Configuration (subset) of a hub dataset."""
+    split: str = "train"
+    """Split to read; slices such as `train[:1000]` work."""
+    prompt_column: str = "prompt"
+    """Column that holds the conversation: a list of messages with `role` and `content`."""
+    prompt_template: str | None = None
+    """Makes the user message from plain columns: `What is {a} + {b}?`; null = use the column."""
+    system_prompt: str | None = None
+    """System message put before every prompt."""
+    max_prompts: PositiveInt | None = None
+    """Use only so many prompts, the first of the dataset; null = all."""
+    shuffle: bool = True
+    """Permute each epoch by (`rollout.seed`, epoch); false = dataset order."""
+    streaming: bool = False
+    """Read the dataset while training; such a run cannot be repositioned on resume."""
+
+
+class DataConfig(DataSource):
+    """The prompts of the run."""
+
+    eval: DataSource | None = None
+    """A held-out dataset, with the same keys; null = none."""

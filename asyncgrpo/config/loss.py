@@ -1,0 +1,32 @@
+"""`loss`: from logprobs and advantages to the number that is minimised."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from asyncgrpo.config.base import NonNegativeFloat, NonNegativeInt, PositiveFloat, Section
+
+
+class LossConfig(Section):
+    """The policy-gradient loss."""
+
+    score_centering: bool = True
+    """Subtract the expected score over the sampler's top tokens; false = the clipped loss."""
+    num_sampler_logprobs: NonNegativeInt = 8
+    """Top tokens (K) whose logprobs the sampler reports at every position, for the centering."""
+    epsilon: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    """The clipped loss lets the ratio fall to 1 - epsilon."""
+    epsilon_high: PositiveFloat | None = None
+    """The clipped loss lets the ratio rise to 1 + epsilon_high; null = epsilon."""
+    vllm_importance_sampling_clip_min: NonNegativeFloat = 0.5
+    """Tokens whose policy/sampler ratio is below are masked."""
+    vllm_importance_sampling_clip_max: PositiveFloat = 5.0
+    """Tokens whose policy/sampler ratio is above are masked."""
+    centering_tail: Literal["none", "proportional"] = "none"
+    """How the centering treats the mass outside the top K."""
+    normalization: Literal["microbatch", "step"] = "microbatch"
+    """Divide by the trained tokens of each micro-batch, or of the whole step."""
+    correction: Literal[
+        "token_mask", "token_clip", "sequence_mask", "geometric_mask", "icepop", "none"
+    ] = "token_mask"
+    """How the ratio's mismatch is corrected."""

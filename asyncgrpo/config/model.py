@@ -1,0 +1,69 @@
+"""`model`: the policy that is trained, and the adapter on it if there is one."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, Strict
+
+from asyncgrpo.config.base import (
+    Dtype,
+    Fraction,
+    Kwargs,
+    NonNegativeFloat,
+    PositiveInt,
+    Section,
+    Strings,
+)
+
+
+class PeftConfig(Section):
+    """A LoRA adapter, by peft's names."""
+
+    r: PositiveInt = 16
+    """Rank. A server holds adapters up to one of the ranks 1, 8, 16, 32, 64, 128, 256, 320, 512."""
+    lora_alpha: PositiveInt = 32
+    """Scale: the adapter's product is multiplied by `lora_alpha / r` (`/ sqrt(r)` with rslora)."""
+    target_modules: str | Strings = "all-linear"
+    """Modules that get an adapter: names, or one pattern, or `all-linear`. Never `lm_head`."""
+    lora_dropout: Fraction = 0.0
+    """Dropout before the adapter, in training only: it makes trainer and sampler differ."""
+    use_rslora: bool = False
+    """Scale by `lora_alpha / sqrt(r)` instead of `lora_alpha / r`."""
+    modules_to_save: Strings = ()
+    """Modules trained whole beside the adapter. Servers cannot load these: sync merges instead."""
+    bias: Literal["none", "all", "lora_only"] = "none"
+    """Which biases are trained. Anything but `none` is synced merged."""
+    use_dora: bool = False
+    """Weight-decomposed LoRA. Servers cannot load it: sync merges instead."""
+    rank_pattern: Annotated[dict[str, PositiveInt], Strict(strict=False)] = Field(
+        default_factory=dict[str, int]
+    )
+    """Module pattern -> rank, where it differs from `r`."""
+    alpha_pattern: Annotated[dict[str, PositiveInt], Strict(strict=False)] = Field(
+        default_factory=dict[str, int]
+    )
+    """Module pattern -> alpha, where it differs from `lora_alpha`."""
+
+
+class ModelConfig(Section):
+    """The policy that is trained."""
+
+    name_or_path: str
+    """Hub id or local folder in Hugging Face format (a path is relative to the recipe)."""
+    revision: str | None = None
+    """Branch, tag or commit on the hub; null = the default branch."""
+    dtype: Dtype = "float32"
+    """Parameters' type. float32 is kept under mixed precision; `auto` = the checkpoint's own."""
+    trust_remote_code: bool = False
+    """Run model code that comes with the checkpoint."""
+    init_kwargs: Kwargs = Field(default_factory=dict)
+    """Further keywords of `from_pretrained`."""
+    attn_backend: Literal["auto", "sdpa", "varlen", "flash_attn"] = "auto"
+    """How packed rows attend. All give the same result; `auto` chooses by device."""
+    peft: PeftConfig | None = None
+    """Train a LoRA adapter instead of the whole model; null = full fine-tuning."""
+    router_aux_loss_coef: NonNegativeFloat | None = None
+    """Weight of the load-balancing loss of a mixture of experts; null = the model's own."""
+    gradient_checkpointing: bool = True
+    """Recompute activations in the backward pass: less memory, more compute."""
+    torch_compile: bool = False
+    """Compile the model."""

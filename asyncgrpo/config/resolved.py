@@ -1,0 +1,39 @@
+"""`config.json` of a run directory: the resolved configuration, read by every process.
+
+    write_resolved(path, config, derived) -> config.json -> load_resolved(path) == config
+
+It holds names of environment variables, never their values.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from asyncgrpo.config.derive import Derived
+from asyncgrpo.config.tree import Config
+from asyncgrpo.errors import CheckpointError
+
+
+def write_resolved(path: Path, config: Config, derived: Sequence[Derived] = ()) -> None:
+    """Write the configuration, and why each derived value is what it is."""
+    document = {
+        "config": config.model_dump(mode="json"),
+        "derived": {d.key: d.reason for d in derived},
+    }
+    path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def load_resolved(path: Path) -> Config:
+    """Read `config.json`, or the one in a run directory. Raises CheckpointError."""
+    file = path / "config.json" if path.is_dir() else path
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+        return Config.model_validate_json(json.dumps(document["config"]))
+    except FileNotFoundError:
+        raise CheckpointError(
+            f"{file}: not found; expected the config.json that `asyncgrpo train` writes"
+        ) from None
+    except (ValidationError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{file}: not a resolved configuration: {error}") from error

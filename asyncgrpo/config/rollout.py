@@ -1,0 +1,103 @@
+"""`rollout`: from a prompt to scored samples, in the worker."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import BeforeValidator, Field, Strict, model_validator
+
+from asyncgrpo.config.base import (
+    Fraction,
+    Kwargs,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Section,
+    Strings,
+)
+
+
+class RewardSource(Section):
+    """A reward function and how much it counts."""
+
+    path: str
+    """`package.module:name`, or `./file.py:name` relative to the recipe."""
+    name: str = ""
+    """Its name in metrics; null = the function's."""
+    weight: float = 1.0
+    """Factor of its rewards in the sum."""
+    timeout_s: PositiveFloat = 60.0
+    """Longest it may take for one group."""
+    kwargs: Kwargs = Field(default_factory=dict)
+    """Keywords passed to every call."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named_after_its_function(cls, data: object) -> object:
+        if not isinstance(data, dict):
+            return data
+        fields = cast("dict[str, Any]", data)
+        path = fields.get("path")
+        if fields.get("name") or not isinstance(path, str):
+            return fields
+        return fields | {"name": path.rpartition(":")[2]}
+
+
+def _reward_source(entry: object) -> object:
+    return {"path": entry} if isinstance(entry, str) else entry
+
+
+Rewards = Annotated[
+    tuple[Annotated[RewardSource, BeforeValidator(_reward_source)], ...], Strict(strict=False)
+]
+
+
+class RolloutConfig(Section):
+    """How rollouts are generated and scored."""
+
+    num_generations: Annotated[int, Field(ge=2)] = 8
+    """Rollouts per prompt (G); advantages are relative to the group."""
+    max_completion_length: PositiveInt = 2048
+    """Most tokens generated per turn."""
+    temperature: NonNegativeFloat = 1.0
+    """Sampling temperature; the trainer scales its logits by the same."""
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Nucleus sampling; 1.0 = off."""
+    top_k: NonNegativeInt = 0
+    """Sample from the k likeliest tokens; 0 = all."""
+    min_p: Fraction | None = None
+    """Least probability relative to the likeliest token; null = off."""
+    repetition_penalty: PositiveFloat = 1.0
+    """Penalty on tokens seen before; 1.0 = off."""
+    stop: Strings = ()
+    """Strings that end a turn, beside the model's own end tokens."""
+    chat_template_kwargs: Kwargs = Field(default_factory=dict)
+    """Keywords passed to the chat template, such as `enable_thinking: false`."""
+    chat_template: str | None = None
+    """A Jinja template, or a file that holds one; null = the tokenizer's."""
+    max_tool_calling_iterations: PositiveInt | None = None
+    """Most turns that may call tools; null = no limit but the context."""
+    tools: Strings = ()
+    """Tool functions by import path."""
+    environments: str | Mapping[str, str] | None = None
+    """An environment class by import path, or name -> path."""
+    rewards: Rewards = ()
+    """Reward functions: import paths, or {path, name, weight, timeout_s, kwargs}."""
+    max_concurrent_rollouts: PositiveInt = 512
+    """Most rollouts under way, whatever the server could take."""
+    max_staleness: NonNegativeInt = 4
+    """Most policy versions a sample may be behind when it is trained; 0 = wait for every sync."""
+    loop: str | None = None
+    """A subclass of `AsyncRolloutLoop` by import path; null = `AsyncRolloutLoop`."""
+    loop_args: Kwargs = Field(default_factory=dict)
+    """Further attributes of the loop's `self.config`."""
+    workers: PositiveInt = 1
+    """Worker processes; they share the prompts without overlap."""
+    rollout_worker_timeout: PositiveFloat = 300.0
+    """Seconds the trainer waits for a sample from a silent worker before it gives up."""
+    seed: int = 42
+    """Seed of the prompts' order and of sampling."""
+    on_stale: Literal["drop", "retry"] = "drop"
+    """What happens to a sample that is too stale."""
+    failure_budget: Fraction = 0.05
+    """Share of failed rollouts in a window that ends the run."""

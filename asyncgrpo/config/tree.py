@@ -1,0 +1,47 @@
+"""The whole configuration: one frozen tree.
+
+Config ── model data rollout server router trainer loss sync checkpoint tracking eval run
+"""
+
+from asyncgrpo.config.base import Section
+from asyncgrpo.config.checkpoint import CheckpointConfig
+from asyncgrpo.config.data import DataConfig
+from asyncgrpo.config.eval import EvalConfig
+from asyncgrpo.config.loss import LossConfig
+from asyncgrpo.config.model import ModelConfig
+from asyncgrpo.config.rollout import RolloutConfig
+from asyncgrpo.config.router import RouterConfig
+from asyncgrpo.config.run import RunConfig
+from asyncgrpo.config.server import ServerConfig
+from asyncgrpo.config.sync import SyncConfig
+from asyncgrpo.config.tracking import TrackingConfig
+from asyncgrpo.config.trainer import TrainerConfig
+
+
+class Config(Section):
+    """A recipe, checked; with every value filled in once derived."""
+
+    model: ModelConfig
+    """The policy that is trained."""
+    data: DataConfig = DataConfig()
+    """Where prompts come from."""
+    rollout: RolloutConfig = RolloutConfig()
+    """How rollouts are generated and scored."""
+    server: ServerConfig = ServerConfig()
+    """The vLLM servers."""
+    router: RouterConfig = RouterConfig()
+    """The reverse proxy in front of several servers."""
+    trainer: TrainerConfig = TrainerConfig()
+    """The training loop and its processes."""
+    loss: LossConfig = LossConfig()
+    """The loss."""
+    sync: SyncConfig = SyncConfig()
+    """How new weights reach the servers."""
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    """What is saved, and how often."""
+    tracking: TrackingConfig = TrackingConfig()
+    """Log windows and trackers."""
+    eval: EvalConfig = EvalConfig()
+    """Evaluation while training."""
+    run: RunConfig = RunConfig()
+    """The run's name and directory."""
