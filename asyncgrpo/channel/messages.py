@@ -109,13 +109,6 @@ class StopRequested(msgspec.Struct, frozen=True, tag=True):
 
 
 ToTrainer = (
-    Hello
-    | GroupReady
-    | PromptDropped
-    | Measured
-    | Heartbeat
-    | Exhausted
-    | Failed
-    | StopRequested
+    Hello | GroupReady | PromptDropped | Measured | Heartbeat | Exhausted | Failed | StopRequested
 )
 ToWorker = Begin | Published | Progress | Stop

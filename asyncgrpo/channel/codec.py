@@ -1,0 +1,92 @@
+"""Messages to bytes: msgpack by msgspec, numpy arrays as an extension value; never pickle.
+
+    array  ->  ext(ARRAY, dtype "<f4" | ndim u8 | dims u32 x ndim | data)  ->  array
+
+Only booleans, integers and floats of up to 8 bytes travel: a frame can hold nothing that runs.
+A decoded array is a copy, aligned, and its dtype and rank are those of the message's field.
+"""
+
+import math
+import struct
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from asyncgrpo.channel.messages import ToTrainer, ToWorker
+from asyncgrpo.errors import RunError
+
+ARRAY: Final = 1  # our msgpack extension code
+ARRAY_KINDS: Final = "biuf"
+DTYPE_BYTES: Final = 3  # "<i4", "|u1"
+
+
+class FrameError(RunError):
+    """Bytes that are no message of ours; the link itself stays usable."""
+
+
+def encode(message: ToTrainer | ToWorker) -> bytes:
+    """The message's frame."""
+    return _ENCODER.encode(message)
+
+
+def decode_to_trainer(frame: bytes) -> ToTrainer:
+    """The message for the trainer in `frame`; FrameError where it is truncated or foreign."""
+    return _decode(_TO_TRAINER, frame)
+
+
+def decode_to_worker(frame: bytes) -> ToWorker:
+    """The message for a worker in `frame`; FrameError where it is truncated or foreign."""
+    return _decode(_TO_WORKER, frame)
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[Any], frame: bytes) -> Any:
+    try:
+        return decoder.decode(frame)
+    except (msgspec.DecodeError, ValueError, TypeError, struct.error, RecursionError) as error:
+        raise FrameError(
+            f"a frame of {len(frame)} bytes on the link is no message of this version of "
+            f"asyncgrpo ({error}); worker, trainer and launcher must run the same installation"
+        ) from error
+
+
+def _encode_array(value: Any) -> msgspec.msgpack.Ext:
+    if isinstance(value, np.generic):
+        value = np.asarray(value)
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in ARRAY_KINDS:
+        raise TypeError(f"only arrays of numbers travel on the link, got {type(value).__name__}")
+    array = np.ascontiguousarray(value)
+    dtype = array.dtype.newbyteorder("<").str.encode()
+    array = array.astype(array.dtype.newbyteorder("<"), copy=False)
+    header = dtype + struct.pack(f"<B{value.ndim}I", value.ndim, *value.shape)
+    return msgspec.msgpack.Ext(ARRAY, header + array.tobytes())
+
+
+def _decode_ext(code: int, data: memoryview) -> Any:
+    if code != ARRAY:
+        raise ValueError(f"extension code {code}, expected {ARRAY}")
+    dtype = bytes(data[:DTYPE_BYTES]).decode("ascii")
+    if dtype[1:2] not in tuple(ARRAY_KINDS):
+        raise ValueError(f"an array of dtype {dtype!r}, expected numbers")
+    (ndim,) = struct.unpack_from("<B", data, DTYPE_BYTES)
+    shape = struct.unpack_from(f"<{ndim}I", data, DTYPE_BYTES + 1)
+    content = data[DTYPE_BYTES + 1 + 4 * ndim :]
+    if len(content) != math.prod(shape) * np.dtype(dtype).itemsize:
+        raise ValueError(f"{len(content)} bytes for an array {dtype} of shape {shape}")
+    return np.frombuffer(bytes(content), dtype).reshape(shape)
+
+
+def _check_array(expected: type, value: Any) -> Any:
+    if not isinstance(value, expected):
+        got = f"{value.dtype}{value.shape}" if isinstance(value, np.ndarray) else type(value)
+        raise TypeError(f"got {got}, expected {expected.__name__}")
+    return value
+
+
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=_encode_array)
+_TO_TRAINER: msgspec.msgpack.Decoder[ToTrainer] = msgspec.msgpack.Decoder(
+    ToTrainer, ext_hook=_decode_ext, dec_hook=_check_array
+)
+_TO_WORKER: msgspec.msgpack.Decoder[ToWorker] = msgspec.msgpack.Decoder(
+    ToWorker, ext_hook=_decode_ext, dec_hook=_check_array
+)

@@ -1,0 +1,130 @@
+"""Every message survives the link; nothing else does."""
+
+import contextlib
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from asyncgrpo.channel.codec import FrameError, decode_to_trainer, decode_to_worker, encode
+from asyncgrpo.channel.messages import (
+    Begin,
+    DropReason,
+    GroupReady,
+    Heartbeat,
+    Hello,
+    Measured,
+    PromptDropped,
+)
+from asyncgrpo.metrics.values import Aggregate
+from asyncgrpo.records import Sample, SampleKey, VersionSpan
+
+
+@st.composite
+def samples(draw: st.DrawFn) -> Sample:
+    n, k = draw(st.integers(1, 20)), draw(st.integers(1, 3))
+    int32 = st.integers(-(2**31), 2**31 - 1)
+    float32 = st.floats(width=32)
+    return Sample(
+        key=SampleKey(draw(st.integers(0, 3)), draw(st.integers(0, 99)), draw(st.integers(0, 7))),
+        input_ids=draw(hnp.arrays(np.int32, n, elements=int32)),
+        trained=draw(hnp.arrays(np.uint8, n, elements=st.integers(0, 1))),
+        sampler_logprobs=draw(hnp.arrays(np.float32, n, elements=float32)),
+        advantage=draw(st.floats(allow_nan=False)),
+        policy_version=draw(st.integers(0, 99)),
+        top_ids=draw(st.none() | hnp.arrays(np.int32, (n, k), elements=int32)),
+        top_logprobs=draw(st.none() | hnp.arrays(np.float32, (n, k), elements=float32)),
+        version_spans=draw(st.just(()) | st.just((VersionSpan(3, 0, n),))),
+    )
+
+
+def assert_same(a: Sample, b: Sample) -> None:
+    for name in a.__struct_fields__:
+        left, right = getattr(a, name), getattr(b, name)
+        if isinstance(left, np.ndarray):
+            assert left.dtype == right.dtype
+            np.testing.assert_array_equal(left, right)
+        else:
+            assert left == right
+
+
+@given(st.lists(samples(), max_size=3))
+def test_a_group_comes_out_as_it_went_in(group: list[Sample]):
+    decoded = decode_to_trainer(encode(GroupReady(0, 5, 17, tuple(group))))
+    assert isinstance(decoded, GroupReady)
+    assert (decoded.epoch, decoded.position, decoded.row_index) == (0, 5, 17)
+    for before, after in zip(group, decoded.samples, strict=True):
+        assert_same(before, after)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Hello(0, 12, 100),
+        PromptDropped(1, 2, DropReason.NO_SIGNAL),
+        Measured({"reward": Aggregate(1.0, 2.0, -1.0, float("inf"))}),
+        Heartbeat(0.5, "scorer"),
+    ],
+)
+def test_small_messages_come_out_as_they_went_in(message):
+    assert decode_to_trainer(encode(message)) == message
+
+
+def test_messages_to_the_worker_come_out_as_they_went_in():
+    message = Begin("policy-v000000", 0, 3, ((0, 3), (5, 9)), 100, None)
+    assert decode_to_worker(encode(message)) == message
+
+
+def test_a_message_for_the_other_side_is_refused():
+    with pytest.raises(FrameError, match="same installation"):
+        decode_to_worker(encode(Hello(0, 1, 2)))
+
+
+@given(samples(), st.data())
+def test_a_truncated_frame_is_refused(sample: Sample, data: st.DataObject):
+    frame = encode(GroupReady(0, 0, 0, (sample,)))
+    with pytest.raises(FrameError):
+        decode_to_trainer(frame[: data.draw(st.integers(0, len(frame) - 1))])
+
+
+@given(st.binary(max_size=200))
+def test_garbage_is_refused_by_name(garbage: bytes):
+    with pytest.raises(FrameError):
+        decode_to_trainer(garbage)
+
+
+@given(samples(), st.data())
+def test_a_flipped_byte_gives_a_message_or_a_frame_error(sample: Sample, data: st.DataObject):
+    frame = bytearray(encode(GroupReady(0, 0, 0, (sample,))))
+    frame[data.draw(st.integers(0, len(frame) - 1))] = data.draw(st.integers(0, 255))
+    with contextlib.suppress(FrameError):
+        decode_to_trainer(bytes(frame))
+
+
+def test_an_array_of_the_wrong_type_is_refused():
+    sample = Sample(
+        SampleKey(0, 0, 0),
+        np.zeros(2, np.float64),  # type: ignore[arg-type]
+        np.zeros(2, np.uint8),
+        np.zeros(2, np.float32),
+        0.0,
+        0,
+    )
+    with pytest.raises(FrameError, match="float64"):
+        decode_to_trainer(encode(GroupReady(0, 0, 0, (sample,))))
+
+
+def test_an_array_of_objects_never_leaves():
+    with pytest.raises(TypeError, match="only arrays of numbers"):
+        encode(Measured({"x": np.array([object()])}))  # type: ignore[dict-item]
+
+
+def test_an_unknown_extension_is_refused():
+    frame = msgspec.msgpack.encode(
+        {"type": "Measured", "aggregates": msgspec.msgpack.Ext(77, b"pickle")}
+    )
+    with pytest.raises(FrameError):
+        decode_to_trainer(frame)
