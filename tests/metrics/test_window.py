@@ -1,0 +1,116 @@
+"""The naming rule by hand, then what holds for every merge order."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncgrpo.metrics.catalog import CATALOG, describe
+from asyncgrpo.metrics.values import Aggregate, Recorder
+from asyncgrpo.metrics.window import Reduction, reduce_window, reduction_of
+
+values = st.floats(-1e6, 1e6, allow_nan=False)
+observations = st.lists(st.tuples(values, st.floats(0.1, 100)), min_size=1, max_size=30)
+
+
+@pytest.mark.parametrize(
+    ("name", "reduction"),
+    [
+        ("reward", Reduction.MEAN),
+        ("rewards/count/mean", Reduction.MEAN),  # a reward named count is still a mean
+        ("sample/dropped_stale_count", Reduction.SUM),
+        ("ledger/trained_count", Reduction.SUM),
+        ("completions/min_terminated_length", Reduction.MIN),
+        ("sampling/importance_sampling_ratio/max", Reduction.MAX),
+        ("rollout/account_s", Reduction.MEAN),  # `count` inside a word is not the word
+        ("clip_ratio/low_min", Reduction.MIN),
+        ("num_tokens", Reduction.LATEST),
+        ("someone/elses_metric", Reduction.MEAN),
+    ],
+)
+def test_the_last_part_of_a_name_says_how_it_reduces(name: str, reduction: Reduction):
+    assert reduction_of(name) is reduction
+
+
+def test_a_window_by_hand():
+    recorder = Recorder()
+    recorder.record("reward", 1.0, weight=3)
+    recorder.record("reward", 0.0, weight=1)
+    recorder.record_rate("rollout/generated_tokens_per_s", total=300, seconds=2)
+    recorder.record_rate("rollout/generated_tokens_per_s", total=100, seconds=6)
+    recorder.record_all("sample/dropped_stale_count", [2, 0, 5])
+    recorder.record_all("completions/max_length", [7, 12, 3])
+    recorder.record_all("completions/min_length", [7, 12, 3])
+    recorder.record_all("num_tokens", [100, 250])
+    assert reduce_window(recorder.drain()) == {
+        "reward": 0.75,
+        "rollout/generated_tokens_per_s": 50.0,  # 400 tokens / 8 s, not (150 + 16.7) / 2
+        "sample/dropped_stale_count": 7,
+        "completions/max_length": 12,
+        "completions/min_length": 3,
+        "num_tokens": 250,
+    }
+
+
+def test_a_metric_without_weight_is_absent():
+    assert reduce_window({"reward": Aggregate(0.0, 0.0, math.inf, -math.inf)}) == {}
+
+
+@given(observations, st.data())
+def test_a_window_does_not_depend_on_who_observed_what(seen, data: st.DataObject):
+    alone, parts = Recorder(), [Recorder() for _ in range(3)]
+    for value, weight in seen:
+        for name in ("loss", "a/b_count", "a/b_max", "a/b_min"):
+            alone.record(name, value, weight)
+            parts[data.draw(st.integers(0, 2))].record(name, value, weight)
+    merged = Recorder()
+    for part in parts:
+        merged.merge(part.drain())
+    expected, got = reduce_window(alone.drain()), reduce_window(merged.drain())
+    assert got.keys() == expected.keys()
+    for name, value in expected.items():
+        assert got[name] == pytest.approx(value, rel=1e-9, abs=1e-6)
+
+
+@given(observations)
+def test_a_mean_lies_between_the_extremes(seen):
+    recorder = Recorder()
+    for value, weight in seen:
+        recorder.record("x", value, weight)
+        recorder.record("x_max", value, weight)
+        recorder.record("x_min", value, weight)
+    window = reduce_window(recorder.drain())
+    slack = 1e-9 * max(1.0, abs(window["x_max"]), abs(window["x_min"]))
+    assert window["x_min"] - slack <= window["x"] <= window["x_max"] + slack
+
+
+def test_every_row_of_the_catalogue_is_whole_and_named_once():
+    patterns = [metric.pattern for metric in CATALOG]
+    assert len(set(patterns)) == len(patterns)
+    for metric in CATALOG:
+        assert metric.answers, metric.pattern
+
+
+def test_a_family_is_found_by_any_of_its_names():
+    family = describe("rewards/accuracy/mean")
+    assert family is not None
+    assert family.pattern == "rewards/{name}/mean"
+    assert describe("sampling/by_staleness/3/logp_difference") is not None
+    assert describe("rewards/a/b/mean") is None
+    assert describe("tools/nobody_declared_this") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "unit"),
+    [
+        ("perf/step_s", "seconds"),
+        ("rollout/generated_tokens_per_s", "tokens/s"),
+        ("batch/row_fill_frac", "0 to 1"),
+        ("batch/samples_per_step", "samples"),
+    ],
+)
+def test_units_follow_the_suffix_unless_the_row_says_otherwise(name: str, unit: str):
+    metric = describe(name)
+    assert metric is not None
+    assert metric.unit_text == unit
