@@ -1,0 +1,50 @@
+"""Run the benchmarks named, or all; print a table; write bench/results.json.
+
+Exit code 1 where a bar is missed.
+"""
+
+import importlib
+import sys
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from asyncgrpo.bench.figure import Figure
+
+BENCHES = {"cli": "command_line"}
+RESULTS = Path("bench/results.json")
+
+
+def main(names: list[str]) -> int:
+    """Measure, print, write; returns the exit code."""
+    unknown = sorted(set(names) - set(BENCHES))
+    if unknown:
+        sys.stderr.write(f"unknown benchmark {unknown[0]!r}; there are: {', '.join(BENCHES)}\n")
+        return 2
+    figures = [figure for name in names or BENCHES for figure in run(name)]
+    Console().print(table(figures))
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_bytes(msgspec.json.format(msgspec.json.encode(figures), indent=1))
+    return 1 if any(figure.passed is False for figure in figures) else 0
+
+
+def run(name: str) -> list[Figure]:
+    """The figures of one benchmark; its module is imported only here."""
+    return importlib.import_module(f"asyncgrpo.bench.{BENCHES[name]}").measure()
+
+
+def table(figures: list[Figure]) -> Table:
+    """The figures against their bars."""
+    shown = Table("bench", "what", "figure", "bar", "")
+    for figure in figures:
+        bar = "" if figure.bar is None else f"{'>=' if figure.at_least else '<='} {figure.bar:g}"
+        verdict = {None: "", True: "ok", False: "MISSED"}[figure.passed]
+        value = f"{figure.value:.3g} {figure.unit}"
+        shown.add_row(figure.bench, figure.what, value, bar, verdict)
+    return shown
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
