@@ -1,1 +1,1 @@
-"""Benchmarks: `python -m asyncgrpo.bench [NAME ...]`; one file each, figures in CPU seconds or ratios."""
+"""Benchmarks: `python -m asyncgrpo.bench [NAME ...]`; one file each; CPU seconds or ratios."""
