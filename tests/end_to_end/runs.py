@@ -1,0 +1,117 @@
+"""Starting `asyncgrpo` as a user does, and reading back what a run directory says."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import psutil
+
+RECIPE = Path(__file__).with_name("sums.yaml")
+START_S = 240.0  # a server on a busy machine
+
+
+def asyncgrpo(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "asyncgrpo", *arguments]
+
+
+def run(*arguments: str, timeout: float = START_S + 120) -> str:
+    """Run to the end; returns its output. Fails the test with that output otherwise."""
+    done = subprocess.run(
+        asyncgrpo(*arguments), capture_output=True, text=True, timeout=timeout, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@contextlib.contextmanager
+def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """Run beside the test; whatever is left of its processes is ended with the block."""
+    process = subprocess.Popen(
+        asyncgrpo(*arguments), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    try:
+        yield process
+    finally:
+        family = descendants(process.pid)
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        for child in family:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
+
+
+def descendants(pid: int) -> list[psutil.Process]:
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def wait_until(ready: Callable[[], bool], what: str, *, timeout: float = START_S) -> None:
+    deadline = time.monotonic() + timeout
+    while not ready():
+        assert time.monotonic() < deadline, f"waited {timeout:.0f} s in vain for {what}"
+        time.sleep(0.2)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def answers(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/health", timeout=5).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """What a run wrote."""
+
+    path: Path
+
+    @property
+    def metrics(self) -> list[dict]:
+        return self._lines("metrics.jsonl")
+
+    @property
+    def events(self) -> list[dict]:
+        return self._lines("events.jsonl")
+
+    @property
+    def state(self) -> dict:
+        return json.loads((self.path / "rollout_state.json").read_text())
+
+    def checkpoint(self, step: int) -> Path:
+        return self.path / "checkpoints" / f"step-{step:06d}"
+
+    def process(self, name: str) -> psutil.Process:
+        """The live process of this run whose command line ends in `MODULE RUN_DIR`."""
+        for process in psutil.process_iter(["cmdline"]):
+            command = process.info["cmdline"] or []
+            title = " ".join(command)
+            if name in title and str(self.path) in title and process.pid != os.getpid():
+                return process
+        raise AssertionError(f"no process {name!r} of {self.path}")
+
+    def _lines(self, name: str) -> list[dict]:
+        path = self.path / name
+        if not path.exists():
+            return []
+        lines = path.read_text().splitlines()
+        return [json.loads(line) for line in lines if line.endswith("}")]
