@@ -1,0 +1,131 @@
+"""Build a row: samples in, a prefix trie with its loss terms out.
+
+    samples   p1 p2 p3 a1 a2 | p1 p2 p3 b1 b2        raw tokens
+    row       p1 p2 | p3 a1 a2 | p3 b1 b2            N = 8 tokens, S = 3 segments
+    paths     0 1 2 3 4      | 0 1 5 6 7             row position of each raw token
+    terms     (2 -> a1) (3 -> a2) (5 -> b1) (6 -> b2)
+
+The result depends on which samples are given, not on their order: they are sorted by their
+tokens, equal ones by their keys. Everything is an array operation over the raw tokens; Python
+loops over samples only.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float32, Int32, Int64
+
+from asyncgrpo.errors import DataError
+from asyncgrpo.packing.trie import shared_with_previous, sort_key
+from asyncgrpo.records import NO_PARENT, Row, Sample
+
+
+class _Tokens(NamedTuple):
+    """The sorted samples' tokens, flattened."""
+
+    ids: Int32[np.ndarray, "raw"]
+    starts_M: Int64[np.ndarray, "M"]
+    lengths_M: Int64[np.ndarray, "M"]
+    shared_M: Int64[np.ndarray, "M"]  # positions shared with the sample before
+
+
+class _Segments(NamedTuple):
+    start_S: Int64[np.ndarray, "S"]
+    length_S: Int64[np.ndarray, "S"]
+    parent_S: Int64[np.ndarray, "S"]
+
+
+def build_row(samples: Sequence[Sample]) -> Row:
+    """Pack samples into one row.
+
+    Raises:
+        DataError: Some samples carry top sampler tokens and others do not, or not as many.
+    """
+    ordered = _sorted(samples)
+    tokens = _flatten(ordered)
+    depths = np.arange(tokens.ids.size) - np.repeat(tokens.starts_M, tokens.lengths_M)
+    is_new = depths >= np.repeat(tokens.shared_M, tokens.lengths_M)
+    paths = _paths(tokens, is_new)
+    segments = _segments(tokens, paths, int(is_new.sum()))
+
+    # Term t is raw token `predicted[t]`, predicted by the token before it on its path.
+    predicted = np.flatnonzero(np.concatenate([sample.trained for sample in ordered]))
+    predicted = predicted[np.argsort(paths[predicted - 1], kind="stable")]
+    term_sample = np.searchsorted(tokens.starts_M, predicted, side="right") - 1
+    advantages_M = np.array([sample.advantage for sample in ordered], np.float32)
+    top_ids, top_logprobs = _top_tokens(ordered)
+    return Row(
+        input_ids_N=tokens.ids[is_new],
+        position_ids_N=depths[is_new].astype(np.int32),
+        segment_start_S=segments.start_S.astype(np.int32),
+        segment_length_S=segments.length_S.astype(np.int32),
+        segment_parent_S=segments.parent_S.astype(np.int32),
+        term_position_T=paths[predicted - 1],
+        term_target_T=tokens.ids[predicted],
+        term_sampler_logprob_T=np.concatenate([s.sampler_logprobs for s in ordered])[predicted],
+        term_advantage_T=advantages_M[term_sample],
+        term_sample_T=term_sample.astype(np.int32),
+        top_ids_TK=top_ids[predicted],
+        top_logprobs_TK=top_logprobs[predicted],
+        sample_keys=tuple(sample.key for sample in ordered),
+        sample_policy_version_M=np.array([s.policy_version for s in ordered], np.int32),
+        raw_tokens=int(tokens.ids.size),
+    )
+
+
+def _sorted(samples: Sequence[Sample]) -> list[Sample]:
+    keys = [sort_key(sample.input_ids) for sample in samples]
+    order = sorted(range(len(samples)), key=lambda m: (keys[m], samples[m].key))
+    return [samples[m] for m in order]
+
+
+def _flatten(ordered: list[Sample]) -> _Tokens:
+    ids = np.concatenate([sample.input_ids for sample in ordered])
+    lengths_M = np.array([sample.input_ids.size for sample in ordered])
+    starts_M = np.cumsum(lengths_M) - lengths_M
+    return _Tokens(ids, starts_M, lengths_M, shared_with_previous(ids, lengths_M))
+
+
+def _paths(tokens: _Tokens, is_new: np.ndarray) -> Int32[np.ndarray, "raw"]:
+    """Row position of every raw token: its own, or that of the sample before where shared."""
+    paths = np.empty(tokens.ids.size, np.int32)
+    paths[is_new] = np.arange(np.count_nonzero(is_new), dtype=np.int32)
+    starts, shared = tokens.starts_M.tolist(), tokens.shared_M.tolist()
+    for m in range(1, len(starts)):
+        start, before, count = starts[m], starts[m - 1], shared[m]
+        paths[start : start + count] = paths[before : before + count]
+    return paths
+
+
+def _segments(tokens: _Tokens, paths: np.ndarray, num_tokens: int) -> _Segments:
+    """Cut the row where a sample's new tokens start and where a later sample leaves its path."""
+    new_starts_M = paths[tokens.starts_M + tokens.shared_M]
+    shares = np.flatnonzero(tokens.shared_M)
+    left_at = tokens.starts_M[shares - 1] + tokens.shared_M[shares]  # on the sample before
+    start_S = np.unique(np.concatenate([new_starts_M, paths[left_at]]))
+
+    # A segment hangs below the row position before it, unless it starts a sample's new tokens.
+    parent_position = start_S.astype(np.int64) - 1
+    begins_sample = np.searchsorted(start_S, new_starts_M)
+    parent_position[begins_sample] = NO_PARENT
+    parent_position[begins_sample[shares]] = paths[left_at - 1]
+    parent_S = np.searchsorted(start_S, parent_position, side="right") - 1
+    return _Segments(start_S, np.diff(start_S, append=num_tokens), parent_S)
+
+
+def _top_tokens(
+    ordered: list[Sample],
+) -> tuple[Int32[np.ndarray, "raw K"], Float32[np.ndarray, "raw K"]]:
+    counts = {0 if s.top_ids is None else s.top_ids.shape[1] for s in ordered}
+    if len(counts) > 1:
+        raise DataError(
+            f"samples of one row carry {sorted(counts)} top sampler tokens; expected one number: "
+            "set loss.num_sampler_logprobs once for the run"
+        )
+    if counts == {0}:
+        raw_tokens = sum(s.input_ids.size for s in ordered)
+        return np.empty((raw_tokens, 0), np.int32), np.empty((raw_tokens, 0), np.float32)
+    top_ids = [s.top_ids for s in ordered if s.top_ids is not None]
+    top_logprobs = [s.top_logprobs for s in ordered if s.top_logprobs is not None]
+    return np.concatenate(top_ids), np.concatenate(top_logprobs)
