@@ -1,0 +1,84 @@
+"""How busy a server is: its `/metrics` text, reduced to one record.
+
+    Prometheus text  --parse_load-->  ServerLoad
+
+A server can hold several engines (data parallelism), each a label value of every series: usage is
+the largest of them, counts are their sum.
+"""
+
+from collections import defaultdict
+
+import msgspec
+from prometheus_client.parser import text_string_to_metric_families
+
+
+class ServerLoad(msgspec.Struct, frozen=True):
+    """What admission and the metrics need to know of a server at one moment."""
+
+    kv_usage: float  # 0..1, of the fullest engine
+    running: int
+    waiting: int
+    preemptions: int  # since the server started, as all counters below
+    generation_tokens: int
+    prefix_queries: int  # tokens looked up in the prefix cache
+    prefix_hits: int  # of them found
+    kv_tokens: int | None = None  # None where the server does not say
+    block_size: int | None = None
+    kv_max_concurrency: float | None = None  # requests of max_model_len that fit at once
+
+
+_CONFIG = "vllm:cache_config_info"
+
+
+def parse_load(text: str) -> ServerLoad:
+    """Read `/metrics` of a vLLM server; a series it lacks counts as 0."""
+    values: dict[str, list[float]] = defaultdict(list)
+    configs: list[dict[str, str]] = []
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.name == _CONFIG:
+                configs.append(sample.labels)
+            elif sample.name.startswith("vllm:"):
+                values[sample.name].append(sample.value)
+
+    def total(name: str) -> int:
+        return int(sum(values[name]))
+
+    return ServerLoad(
+        kv_usage=max(values["vllm:kv_cache_usage_perc"], default=0.0),
+        running=total("vllm:num_requests_running"),
+        waiting=total("vllm:num_requests_waiting"),
+        preemptions=total("vllm:num_preemptions_total"),
+        generation_tokens=total("vllm:generation_tokens_total"),
+        prefix_queries=total("vllm:prefix_cache_queries_total"),
+        prefix_hits=total("vllm:prefix_cache_hits_total"),
+        kv_tokens=_kv_tokens(configs),
+        block_size=next((int(c["block_size"]) for c in configs if _number(c, "block_size")), None),
+        kv_max_concurrency=_sum_of(configs, "kv_cache_max_concurrency"),
+    )
+
+
+def _kv_tokens(configs: list[dict[str, str]]) -> int | None:
+    """Tokens that fit in the KV cache; 0.28 names blocks only."""
+    tokens = _sum_of(configs, "kv_cache_size_tokens")
+    if tokens is not None:
+        return int(tokens)
+    sizes = [
+        int(c["num_gpu_blocks"]) * int(c["block_size"])
+        for c in configs
+        if _number(c, "num_gpu_blocks") and _number(c, "block_size")
+    ]
+    return sum(sizes) if sizes else None
+
+
+def _sum_of(configs: list[dict[str, str]], label: str) -> float | None:
+    numbers = [number for c in configs if (number := _number(c, label)) is not None]
+    return sum(numbers) if numbers else None
+
+
+def _number(labels: dict[str, str], label: str) -> float | None:
+    """The label as a number; None for one that is missing, empty, "None" or not a number."""
+    try:
+        return float(labels[label])
+    except (KeyError, ValueError):
+        return None
