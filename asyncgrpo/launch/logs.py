@@ -1,0 +1,52 @@
+"""What a process's log says: where it has got to, and why it ended.
+
+Pure but for `tail`, which reads the end of a file.
+"""
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+TAIL_BYTES = 64 * 1024
+FAILURE_LINES = 15
+
+# "(EngineCore pid=7) INFO 11-30 10:50:11 [runner.py:123] Loading weights" -> the message
+VLLM_PREFIX = re.compile(r"^(\([^)]*\) )?(DEBUG|INFO|WARNING|ERROR) [\d-]+ [\d:.]+ \[[^]]*\] ?")
+VLLM_NAME = re.compile(r"^\([^)]*\) ")
+ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+# torchrun ends its log with an account of its own processes, which hides the trainer's words.
+TORCHRUN_EPILOGUE = re.compile(r"^[EW]\d{4} .*torch/distributed/elastic/")
+OUR_MESSAGE = re.compile(r"^error: ")
+
+
+def tail(path: Path, limit: int = TAIL_BYTES) -> list[str]:
+    """The last whole lines of a file, `limit` bytes at most; empty where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - limit))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return []
+    lines = [ANSI.sub("", line.rsplit("\r", 1)[-1]) for line in text.splitlines()]
+    return lines[1:] if size > limit else lines
+
+
+def progress(lines: Sequence[str]) -> str:
+    """What the process is doing: the last line that says something, without its prefix."""
+    for line in reversed(lines):
+        message = VLLM_NAME.sub("", VLLM_PREFIX.sub("", line)).strip()
+        if any(character.isalpha() for character in message):
+            return message
+    return ""
+
+
+def failure(lines: Sequence[str]) -> list[str]:
+    """The lines that say why a process ended: its own message, else the last before its end."""
+    end = next((i for i, line in enumerate(lines) if TORCHRUN_EPILOGUE.match(line)), len(lines))
+    said = [line for line in lines[:end] if line.strip()]
+    for start in range(len(said) - 1, -1, -1):
+        if OUR_MESSAGE.match(said[start]):
+            return said[start:][:FAILURE_LINES]
+    return said[-FAILURE_LINES:]

@@ -1,0 +1,114 @@
+"""From a resolved configuration to the processes of the run: what to start, in which order.
+
+    Config, Machine  --plan_run-->  server-0, worker, trainer   (stopped in reverse)
+
+Pure: nothing is looked up here. Secrets never appear in a spec: a process finds its API key in
+the environment it inherits from the launcher, under the name that the configuration gives.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from asyncgrpo.config import Config
+from asyncgrpo.config.base import known
+from asyncgrpo.launch.spec import ProcessSpec, Ready
+from asyncgrpo.server.command import server_command
+
+TITLE_VARIABLE = "ASYNCGRPO_TITLE"  # a process of ours calls itself so
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the plan needs to know of the machine."""
+
+    python: str  # the interpreter of worker and trainer
+    cores: int
+    ports: tuple[int, ...]  # free ones, one per server to launch
+
+
+def plan_servers(config: Config, machine: Machine) -> tuple[ProcessSpec, ...]:
+    """The servers to launch; none where `server.urls` names running ones."""
+    if config.server.urls is not None:
+        return ()
+    return tuple(_server(config, machine, index, port) for index, port in enumerate(machine.ports))
+
+
+def plan_run(config: Config, machine: Machine, run_dir: Path) -> tuple[ProcessSpec, ...]:
+    """Every process of a run, each after those it needs."""
+    servers = plan_servers(config, machine)
+    needs = tuple(server.name for server in servers)
+    return (
+        *servers,
+        _worker(config, machine, run_dir, needs),
+        _trainer(config, machine, run_dir, needs),
+    )
+
+
+def server_urls(config: Config, machine: Machine) -> tuple[str, ...]:
+    """Where the servers answer, launched or not."""
+    if config.server.urls is not None:
+        return config.server.urls
+    host = "127.0.0.1" if config.server.host in {"0.0.0.0", "::"} else config.server.host  # noqa: S104
+    return tuple(f"http://{host}:{port}" for port in machine.ports)
+
+
+def _server(config: Config, machine: Machine, index: int, port: int) -> ProcessSpec:
+    name = f"server-{index}"
+    command = server_command(config, port, _device_kind(config))
+    return ProcessSpec(
+        name,
+        _title(config, name),
+        command.argv,
+        # vLLM names its processes by this prefix.
+        _threads(config, machine)
+        | {"VLLM_PROCESS_NAME_PREFIX": _title(config, name)}
+        | dict(command.env),
+        Ready.ANSWERS,
+    )
+
+
+def _worker(config: Config, machine: Machine, run_dir: Path, needs: tuple[str, ...]) -> ProcessSpec:
+    argv = (machine.python, "-m", "asyncgrpo.rollout.worker", str(run_dir))
+    title = _title(config, "worker")
+    env = {
+        TITLE_VARIABLE: title,
+        "CUDA_VISIBLE_DEVICES": "",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONUNBUFFERED": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    return ProcessSpec("worker", title, argv, env, needs=needs)
+
+
+def _trainer(
+    config: Config, machine: Machine, run_dir: Path, needs: tuple[str, ...]
+) -> ProcessSpec:
+    title = _title(config, "trainer")
+    devices = config.trainer.devices
+    argv = (
+        machine.python,
+        "-m",
+        "torch.distributed.run",
+        *("--standalone", "--nproc-per-node", str(known(config.trainer.nproc_per_node))),
+        *("-m", "asyncgrpo.training.trainer", str(run_dir)),
+    )
+    env = {TITLE_VARIABLE: title, "PYTHONUNBUFFERED": "1", **_threads(config, machine)}
+    if devices is not None:
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(str(device) for device in devices)
+    return ProcessSpec("trainer", title, argv, env, needs=needs)
+
+
+def _device_kind(config: Config) -> str:
+    return "cuda" if known(config.server.devices) else "cpu"
+
+
+def _threads(config: Config, machine: Machine) -> dict[str, str]:
+    """Threads per process where all compute on the CPU: its cores, shared out evenly."""
+    if known(config.server.devices) or config.trainer.devices:
+        return {}
+    processes = len(machine.ports) + int(known(config.trainer.nproc_per_node))
+    return {"OMP_NUM_THREADS": str(max(1, machine.cores // processes))}
+
+
+def _title(config: Config, name: str) -> str:
+    return f"asyncgrpo: {name} {known(config.run.name)}"

@@ -1,0 +1,55 @@
+"""What to start: one process of a run, as a value that can be compared and printed."""
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+SECRET_WORDS = frozenset({"key", "token", "secret", "password", "credentials"})
+MASK = "********"
+
+
+class Ready(StrEnum):
+    """When what depends on a process may start."""
+
+    STARTED = "started"  # links connect by themselves, in any order
+    ANSWERS = "answers"  # it has answered a request
+
+
+@dataclass(frozen=True)
+class ProcessSpec:
+    """One process to start."""
+
+    name: str
+    title: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict[str, str])  # on top of the launcher's
+    ready: Ready = Ready.STARTED
+    needs: tuple[str, ...] = ()
+
+    @property
+    def log_name(self) -> str:
+        """The file for its output, in the attempt's folder."""
+        return f"{self.name}.log"
+
+
+def describe(spec: ProcessSpec) -> str:
+    """A spec as `--dry-run` prints it: a command line that can be pasted, secrets masked."""
+    title = f"{spec.name}, after {', '.join(spec.needs)}" if spec.needs else spec.name
+    env = [f"{name}={shlex.quote(masked(name, value))}" for name, value in sorted(spec.env.items())]
+    return " \\\n    ".join([f"# {title}\n{' '.join(env)}", shlex.join(_masked_argv(spec.argv))])
+
+
+def masked(name: str, value: str) -> str:
+    """The value of a variable or flag, unless its name says that it is a secret."""
+    is_secret = SECRET_WORDS & set(re.split(r"[_-]+", name.lower()))
+    return MASK if value and is_secret else value
+
+
+def _masked_argv(argv: tuple[str, ...]) -> list[str]:
+    flags = ("", *argv[:-1])
+    return [
+        masked(flag, arg) if flag.startswith("--") else arg
+        for flag, arg in zip(flags, argv, strict=True)
+    ]

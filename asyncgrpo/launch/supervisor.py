@@ -1,0 +1,113 @@
+"""Starts the processes in order, watches them all, stops them in reverse.
+
+    start(spec) ...      while_alive(work)         stop()
+                           | work done             -> its result
+                           | a process ended       -> ProcessEnded
+                           | the user interrupted  -> Interrupted
+
+Takes specs, gives exits. Waits on process ends and signals, never on a clock: a dead process is
+noticed at once, whatever the others wait for.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+from asyncgrpo.launch.interrupts import Interrupts
+from asyncgrpo.launch.process import Exit, Process
+from asyncgrpo.launch.spec import ProcessSpec
+from asyncgrpo.metrics.sinks import EventLog
+
+T = TypeVar("T")
+
+
+class ProcessEnded(Exception):  # noqa: N818  # how a process ended is the news, not an error yet
+    """A process ended while another thing was awaited."""
+
+    def __init__(self, exit_: Exit) -> None:
+        super().__init__(str(exit_))
+        self.exit = exit_
+
+
+class Interrupted(Exception):  # noqa: N818  # the user's wish
+    """The user asked to stop."""
+
+
+class Supervisor:
+    """The processes of one attempt."""
+
+    def __init__(
+        self,
+        log_folder: Path,
+        events: EventLog,
+        interrupts: Interrupts,
+        *,
+        grace_s: float,
+        lock: int | None = None,
+    ) -> None:
+        self.processes: list[Process] = []
+        self.interrupts = interrupts
+        self._log_folder = log_folder
+        self._events = events
+        self._grace_s = grace_s
+        self._held = () if lock is None else (lock,)
+
+    async def start(self, spec: ProcessSpec) -> Process:
+        """Start a process after those it needs."""
+        started = {process.spec.name for process in self.processes}
+        assert started >= set(spec.needs), f"{spec.name} needs {spec.needs}"
+        process = await Process.start(
+            spec, self._log_folder / spec.log_name, grace_s=self._grace_s, pass_fds=self._held
+        )
+        self.processes.append(process)
+        self._events.write("process_started", name=spec.name, pid=process.pid, argv=spec.argv[:3])
+        process.exited.add_done_callback(self._record_end)
+        return process
+
+    async def while_alive(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work`, unless a process ends or the user interrupts before.
+
+        Raises ProcessEnded or Interrupted; `work` is cancelled then.
+        """
+        task = asyncio.create_task(work)
+        finish = asyncio.create_task(self.interrupts.finish.wait())
+        try:
+            await asyncio.wait(
+                {task, finish, *(process.exited for process in self.processes)},
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            if task.done():
+                return task.result()
+            for process in self.processes:
+                if process.exited.done():
+                    raise ProcessEnded(process.exited.result())
+            raise Interrupted
+        finally:
+            await _cancel(task, finish)
+
+    async def stop(self) -> None:
+        """Stop all in reverse, each within its grace; a second Ctrl-C ends the waiting."""
+        for process in reversed(self.processes):
+            await self._stop(process)
+
+    async def _stop(self, process: Process) -> None:
+        stopping = asyncio.create_task(process.stop())
+        now = asyncio.create_task(self.interrupts.now.wait())
+        await asyncio.wait({stopping, now}, return_when=asyncio.FIRST_COMPLETED)
+        if not stopping.done():
+            await process.kill()
+        await stopping
+        await _cancel(now)
+
+    def _record_end(self, exited: "asyncio.Task[Exit]") -> None:
+        if not exited.cancelled():
+            self._events.write(
+                "process_ended", name=exited.result().name, code=exited.result().code
+            )
+
+
+async def _cancel(*tasks: "asyncio.Task[Any]") -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
