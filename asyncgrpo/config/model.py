@@ -14,6 +14,8 @@ from asyncgrpo.config.base import (
     Strings,
 )
 
+LORA_RANK_LIMITS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # what `--max-lora-rank` takes
+
 
 class PeftConfig(Section):
     """A LoRA adapter, by peft's names."""
@@ -42,6 +44,29 @@ class PeftConfig(Section):
         default_factory=dict[str, int]
     )
     """Module pattern -> alpha, where it differs from `lora_alpha`."""
+
+    @property
+    def highest_rank(self) -> int:
+        """The largest rank of any module."""
+        return max(self.r, *self.rank_pattern.values(), 0)
+
+    @property
+    def server_rank(self) -> int | None:
+        """The smallest rank limit of a server that holds the adapter; None above them all."""
+        return next((limit for limit in LORA_RANK_LIMITS if limit >= self.highest_rank), None)
+
+    @property
+    def unservable(self) -> str | None:
+        """Why a server cannot load the adapter as it is; None where it can."""
+        if self.use_dora:
+            return "model.peft.use_dora is true"
+        if self.modules_to_save:
+            return "model.peft.modules_to_save is not empty"
+        if self.bias != "none":
+            return f"model.peft.bias is {self.bias}"
+        if self.server_rank is None:
+            return f"rank {self.highest_rank} is above {LORA_RANK_LIMITS[-1]}"
+        return None
 
 
 class ModelConfig(Section):

@@ -8,6 +8,7 @@ It holds names of environment variables, never their values.
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, cast
 
 from pydantic import ValidationError
 
@@ -26,14 +27,26 @@ def write_resolved(path: Path, config: Config, derived: Sequence[Derived] = ()) 
 
 
 def load_resolved(path: Path) -> Config:
-    """Read `config.json`, or the one in a run directory. Raises CheckpointError."""
+    """Read a `config.json`, or the one in a run directory. Raises CheckpointError."""
     file = path / "config.json" if path.is_dir() else path
+    document = read_document(file)
+    try:
+        return Config.model_validate_json(json.dumps(document["config"]))
+    except ValidationError as error:
+        raise CheckpointError(f"{file}: not a configuration of this version: {error}") from error
+
+
+def read_document(file: Path) -> dict[str, Any]:
+    """The document itself: `config`, and `derived` as key -> reason. Raises CheckpointError."""
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
-        return Config.model_validate_json(json.dumps(document["config"]))
     except FileNotFoundError:
         raise CheckpointError(
             f"{file}: not found; expected the config.json that `asyncgrpo train` writes"
         ) from None
-    except (ValidationError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{file}: not a resolved configuration: {error}") from error
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{file}: cannot be read: {error}") from error
+    parts = cast("dict[str, Any]", document) if isinstance(document, dict) else {}
+    if not all(isinstance(parts.get(part), dict) for part in ("config", "derived")):
+        raise CheckpointError(f"{file}: got no `config` and `derived`; not a config.json of a run")
+    return parts

@@ -28,7 +28,7 @@ class TrackingConfig(Section):
     log_completions: bool = False
     """Print completions with their rewards at every log window."""
     num_completions_to_print: PositiveInt | None = None
-    """How many of them; null = a few."""
+    """How many of them; null = all."""
     project: str | None = None
     """Project name in trackers that have projects."""
     run_name: str | None = None

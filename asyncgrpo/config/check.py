@@ -1,0 +1,127 @@
+"""A plain tree to `Config`, or every reason why not.
+
+    tree --pydantic--> Config
+             └ errors --> problems with origin, key, what was got, what was expected, the nearest
+
+What is wrong is left out and the rest is checked again, so that the rules across fields speak up
+too where all the keys they read are sound.
+"""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from pydantic import ValidationError
+
+from asyncgrpo.config.describe import annotation_at, choices, describe, sections_at
+from asyncgrpo.config.merge import Merged, Tree, origin_of, value_at
+from asyncgrpo.config.problems import Key, Origin, Problem, dotted, nearest, shown
+from asyncgrpo.config.tree import Config
+
+_PLACEHOLDER = "-"  # stands in for a required text that is missing or wrong
+
+
+@dataclass
+class Checked:
+    """The configuration without the keys in `bad`, which have problems."""
+
+    config: Config
+    bad: set[Key]
+    problems: list[Problem]
+
+
+def check_fields(merged: Merged, recipe: str) -> Checked:
+    """Check every key by itself."""
+    top = Origin(recipe, 1)
+    tree = copy.deepcopy(merged.tree)
+    tree.setdefault("model", {})
+    bad = set(merged.bad)
+    for key in bad:
+        if value_at(merged.tree, key) is None:  # what could not be read
+            _leave_out(tree, key)
+    problems: list[Problem] = []
+    while True:
+        try:
+            return Checked(Config.model_validate(tree), bad, problems)
+        except ValidationError as error:
+            for key, kind in _failures(error, tree).items():
+                message = _message(kind, key, tree)
+                problems.append(Problem(origin_of(key, merged.origins, top), dotted(key), message))
+                bad.add(key)
+                _leave_out(tree, key)
+
+
+def _failures(error: ValidationError, tree: Tree) -> dict[Key, str]:
+    """Key -> kind of failure; the alternatives of a union are one failure."""
+    failures: dict[Key, str] = {}
+    for item in error.errors(include_url=False, include_context=False, include_input=False):
+        kind, loc = item["type"], item["loc"]
+        key = _key_in(tree, loc[:-1] if kind == "missing" else loc)
+        if kind == "missing":
+            key = (*key, loc[-1])
+        failures.setdefault(key, kind)
+    return failures
+
+
+def _key_in(tree: object, loc: Key) -> Key:
+    """The part of pydantic's location that the tree has; the rest names alternatives."""
+    key: Key = ()
+    for part in loc:
+        if isinstance(tree, Mapping) and part in tree:
+            tree = cast("Mapping[Any, object]", tree)[part]
+        elif isinstance(tree, list) and isinstance(part, int):
+            tree = cast("list[object]", tree)[part]
+        else:
+            break
+        key = (*key, part)
+    return key
+
+
+def _message(kind: str, key: Key, tree: Tree) -> str:
+    if kind == "extra_forbidden":
+        return _unknown_key(key)
+    annotation = annotation_at(Config, key)
+    if kind == "missing":
+        return f"missing; expected {describe(annotation)}"
+    value = value_at(tree, key)
+    message = f"got {shown(value)}, expected {describe(annotation)}"
+    meant = nearest(value, choices(annotation)) if isinstance(value, str) else None
+    return f"{message}; did you mean `{meant}`?" if meant else message
+
+
+def _unknown_key(key: Key) -> str:
+    *parents, name = key
+    if "." in str(name):
+        return "unknown key; write one key per level, or `key=value` on the command line"
+    beside = [
+        field
+        for section in sections_at(annotation_at(Config, tuple(parents)))
+        for field in section.model_fields
+    ]
+    meant = nearest(name, beside) or _elsewhere(str(name))
+    if meant:
+        return f"unknown key; did you mean `{meant}`?"
+    return f"unknown key; expected one of {', '.join(beside)}"
+
+
+def _elsewhere(name: str) -> str | None:
+    """A key of that name in another section."""
+    for section, info in Config.model_fields.items():
+        for model in sections_at(info.annotation):
+            if name in model.model_fields:
+                return f"{section}.{name}"
+    return None
+
+
+def _leave_out(tree: Tree, key: Key) -> None:
+    """Take a bad key out; an item takes its whole list with it."""
+    first_index = next((i for i, part in enumerate(key) if isinstance(part, int)), len(key))
+    *parents, name = cast("tuple[str, ...]", key[:first_index])
+    parent = cast("Tree", value_at(tree, tuple(parents)))
+    if (*parents, name) == ("model",):
+        parent[name] = {"name_or_path": _PLACEHOLDER}
+    elif (*parents, name) == ("model", "name_or_path"):
+        parent[name] = _PLACEHOLDER
+    else:
+        parent.pop(name, None)
