@@ -13,7 +13,6 @@ sample is overtaken only inside the micro-batch that was open when it came.
 import bisect
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 import msgspec
 

@@ -1,0 +1,86 @@
+"""What a model is to the trainer: its decoder, its head, and how its head's output is scaled.
+
+Everything a packed row cannot serve is refused here, by name, before training starts.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+from transformers import PreTrainedModel
+
+from asyncgrpo.errors import ConfigError
+from asyncgrpo.training.tree_attention import ATTENTION_NAME
+
+SUPPORTED_LAYERS = {"full_attention", "sliding_attention"}
+EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """The parts of a causal LM."""
+
+    name: str
+    decoder: nn.Module
+    head: nn.Linear
+    logit_scale: float
+    logit_softcap: float | None
+
+
+def inspect_model(model: nn.Module) -> Architecture:
+    """Find the parts of a causal LM or of a peft model around one; switch its attention.
+
+    Raises:
+        ConfigError: No known head, or layers that packed rows do not support.
+    """
+    causal_lm = unwrap_peft(model)
+    name = type(causal_lm).__name__
+    text_config: Any = causal_lm.config.get_text_config()
+    _refuse_unsupported(causal_lm, text_config, name)
+    head = causal_lm.get_output_embeddings()
+    if type(head) is not nn.Linear:
+        raise ConfigError(
+            f"{name} has the head {type(head).__name__}; expected a plain linear one "
+            "(adapters on lm_head are not supported)"
+        )
+    causal_lm.set_attn_implementation(ATTENTION_NAME)
+    return Architecture(
+        name=name,
+        decoder=causal_lm.get_decoder(),
+        head=head,
+        logit_scale=_logit_scale(text_config),
+        logit_softcap=getattr(text_config, "final_logit_softcapping", None),
+    )
+
+
+def unwrap_peft(model: nn.Module) -> PreTrainedModel:
+    """The transformers model inside, with the adapters' layers in place."""
+    get_base_model: Any = getattr(model, "get_base_model", None)
+    causal_lm = model if get_base_model is None else get_base_model()
+    if not isinstance(causal_lm, PreTrainedModel):
+        raise ConfigError(
+            f"{type(causal_lm).__name__} is no transformers model; model.name_or_path must name one"
+        )
+    return causal_lm
+
+
+def _refuse_unsupported(causal_lm: PreTrainedModel, text_config: Any, name: str) -> None:
+    if not causal_lm._supports_attention_backend:  # noqa: SLF001 (transformers' own flag, no other)
+        raise ConfigError(f"{name} has attention of its own that packed rows cannot replace")
+    unknown = set(getattr(text_config, "layer_types", None) or ()) - SUPPORTED_LAYERS
+    if unknown:
+        raise ConfigError(
+            f"{name} has layers of type {', '.join(sorted(unknown))}, not yet available; "
+            f"packed rows support {', '.join(sorted(SUPPORTED_LAYERS))}"
+        )
+    if any(hasattr(module, "sinks") for module in causal_lm.modules()):
+        raise ConfigError(f"{name} uses attention sinks, which packed rows do not support")
+    if any((getattr(text_config, key, None) or 0) > 1 for key in EXPERT_COUNTS):
+        raise ConfigError(f"{name} is a mixture of experts, which is not yet available")
+
+
+def _logit_scale(text_config: Any) -> float:
+    """Cohere multiplies its logits, Granite divides them."""
+    multiplier = getattr(text_config, "logit_scale", None)
+    divisor = getattr(text_config, "logits_scaling", None)
+    return float(multiplier or 1.0) / float(divisor or 1.0)

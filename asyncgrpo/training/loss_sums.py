@@ -1,0 +1,70 @@
+"""What the loss's metrics come from: sums that merge exactly over rows, ranks and micro-batches.
+
+    policy_loss --LossSums--> merge ... merge --aggregates()--> metrics, once per log window
+
+Everything stays on the device as [total, weight, low, high] per name until `aggregates`, which is
+the one transfer.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from asyncgrpo.metrics.values import Aggregate, Aggregates
+
+
+def observe(values: Tensor) -> Tensor:
+    """[total, weight, low, high] of some values with weight 1 each; values must not be empty."""
+    wide = values.detach().to(torch.float64)
+    low, high = wide.aminmax()
+    return torch.stack([wide.sum(), torch.full_like(low, wide.numel()), low, high])
+
+
+def observe_mean(values: Tensor) -> Tensor:
+    """The same, where only the mean is asked for: both extremes are the mean."""
+    total = values.detach().sum(dtype=torch.float64)
+    mean = total / values.numel()
+    return torch.stack([total, torch.full_like(total, values.numel()), mean, mean])
+
+
+@dataclass(frozen=True, slots=True)
+class LossSums:
+    """Per metric name: [total, weight, low, high], float64, on the row's device."""
+
+    RATIO_SQUARED: ClassVar[str] = "_ratio_squared"  # kept for ess_frac, no metric itself
+    entries: dict[str, Tensor]
+
+    def merge(self, other: "LossSums") -> "LossSums":
+        """The observations of both."""
+        merged = dict(self.entries)
+        for name, entry in other.entries.items():
+            held = merged.get(name)
+            merged[name] = entry if held is None else _merged(held, entry)
+        return LossSums(merged)
+
+    def aggregates(self) -> Aggregates:
+        """As metrics. ess_frac = (sum r)^2 / (n sum r^2) over everything merged so far."""
+        if not self.entries:
+            return {}
+        rows: list[list[float]] = torch.stack(list(self.entries.values())).tolist()
+        found = {name: Aggregate(*row) for name, row in zip(self.entries, rows, strict=True)}
+        squared = found.pop(self.RATIO_SQUARED)
+        ratio = found["sampling/importance_sampling_ratio/mean"]
+        ess_frac = ratio.total**2 / (ratio.weight * squared.total) if squared.total else 0.0
+        found["sampling/ess_frac"] = Aggregate(
+            ess_frac * ratio.weight, ratio.weight, ess_frac, ess_frac
+        )
+        return found
+
+
+def _merged(held: Tensor, entry: Tensor) -> Tensor:
+    return torch.stack(
+        [
+            held[0] + entry[0],
+            held[1] + entry[1],
+            torch.minimum(held[2], entry[2]),
+            torch.maximum(held[3], entry[3]),
+        ]
+    )
