@@ -1,0 +1,96 @@
+"""A served policy and trainers that come, die and come back, with the real vLLM on CPU.
+
+One server serves every test here, as `asyncgrpo serve` in one terminal and `train` in another.
+"""
+
+import contextlib
+
+import pytest
+
+from tests.end_to_end.runs import (
+    RECIPE,
+    RunDirectory,
+    answers,
+    asyncgrpo,
+    free_port,
+    run,
+    started,
+    wait_until,
+)
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def url():
+    port = free_port()
+    address = f"http://127.0.0.1:{port}"
+    with started("serve", str(RECIPE), f"server.port={port}") as server:
+        wait_until(lambda: answers(address) or server.poll() is not None, "the server")
+        assert server.poll() is None, server.stdout.read()
+        yield address
+
+
+def train(url: str, directory: RunDirectory, *overrides: str) -> tuple[str, ...]:
+    return ("train", str(RECIPE), f"run.dir={directory.path}", f"server.urls=[{url}]", *overrides)
+
+
+def test_a_run_uses_a_server_started_elsewhere(url, tmp_path):
+    directory = RunDirectory(tmp_path / "run")
+    run(*train(url, directory, "trainer.max_steps=2"))
+    assert [record["step"] for record in directory.metrics] == [1, 2]
+    assert not list((directory.path / "logs" / "latest").glob("server*"))
+
+
+def test_a_killed_trainer_resumes_at_the_first_unresolved_prompt(url, tmp_path):
+    directory = RunDirectory(tmp_path / "run")
+    with started(*train(url, directory, "trainer.max_steps=8")) as launcher:
+        wait_until(lambda: len(directory.metrics) >= 5 or launcher.poll() is not None, "step 5")
+        directory.process("asyncgrpo.training.trainer").kill()
+        assert launcher.wait(60) == 1
+        output = launcher.stdout.read()
+    assert "trainer" in output
+    before = directory.state
+    assert before["step"] == 4  # the newest checkpoint: save_steps is 2
+
+    run("resume", str(directory.path))
+
+    after = directory.state
+    assert after["step"] == 8
+    steps = [record["step"] for record in directory.metrics]
+    assert steps[steps.index(5) :].count(8) == 1
+    resolved_before = {p for a, b in before["resolved"] for p in range(a, b)}
+    resolved_after = {p for a, b in after["resolved"] for p in range(a, b)}
+    assert resolved_before <= resolved_after
+
+
+def test_a_finished_run_says_so_and_trains_nothing(url, tmp_path):
+    directory = RunDirectory(tmp_path / "run")
+    run(*train(url, directory, "trainer.max_steps=1"))
+    output = run("resume", str(directory.path))
+    assert "end" in output
+    assert [record["step"] for record in directory.metrics] == [1]
+
+
+def test_ctrl_c_checkpoints_and_exits_cleanly(url, tmp_path):
+    directory = RunDirectory(tmp_path / "run")
+    with started(*train(url, directory, "trainer.max_steps=500")) as launcher:
+        wait_until(lambda: len(directory.metrics) >= 3 or launcher.poll() is not None, "step 3")
+        with contextlib.suppress(ProcessLookupError):
+            launcher.send_signal(2)
+        assert launcher.wait(90) == 0, launcher.stdout.read()
+    step = directory.state["step"]
+    assert step >= 3
+    assert directory.checkpoint(step).is_dir()
+
+
+def test_a_second_train_into_the_same_directory_is_refused(url, tmp_path):
+    import subprocess
+
+    directory = RunDirectory(tmp_path / "run")
+    run(*train(url, directory, "trainer.max_steps=1"))
+    again = subprocess.run(
+        asyncgrpo(*train(url, directory)), capture_output=True, text=True, check=False
+    )
+    assert again.returncode == 2
+    assert "resume" in again.stderr

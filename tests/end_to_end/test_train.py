@@ -1,0 +1,110 @@
+"""Whole runs with the real vLLM on CPU: five steps with each back end, then what they wrote."""
+
+import json
+
+import pytest
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from tests.end_to_end.runs import RECIPE, RunDirectory, run
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
+
+ALWAYS = (
+    "loss",
+    "grad_norm",
+    "learning_rate",
+    "num_tokens",
+    "entropy",
+    "reward",
+    "frac_reward_zero_std",
+    "completions/mean_length",
+    "completions/clipped_ratio",
+    "sampling/sampling_logp_difference/mean",
+    "sampling/importance_sampling_ratio/mean",
+    "sampling/masked_mean",
+    "sampling/sampler_mass",
+    "rollout/concurrency_cap",
+    "rollout/queue_size",
+    "sample/staleness_mean",
+    "batch/forwarded_tokens_per_step",
+    "batch/packing_ratio",
+    "batch/row_fill_frac",
+    "perf/step_s",
+    "perf/fwd_bwd_s",
+    "perf/rollout_wait_s",
+    "ledger/trained_count",
+)
+
+
+@pytest.fixture(scope="module", params=["folder", "adapter"])
+def trained(request, tmp_path_factory) -> tuple[str, RunDirectory, str]:
+    """Five steps; gives the back end, the run directory and what was printed."""
+    path = tmp_path_factory.mktemp(request.param) / "run"
+    lora = ["model.peft={r: 8, lora_alpha: 16, target_modules: all-linear}"]
+    printed = run(
+        "train",
+        str(RECIPE),
+        f"run.dir={path}",
+        f"sync.backend={request.param}",
+        *(lora if request.param == "adapter" else []),
+    )
+    return request.param, RunDirectory(path), printed
+
+
+def test_every_step_is_logged_with_its_metrics(trained):
+    _, directory, _ = trained
+    records = directory.metrics
+    assert [record["step"] for record in records] == [1, 2, 3, 4, 5]
+    for record in records:
+        assert not [name for name in ALWAYS if name not in record], record
+
+
+def test_the_sampler_and_the_policy_agree_at_staleness_0(trained):
+    _, directory, _ = trained
+    first = directory.metrics[0]  # every sample of the first step comes from version 0
+    assert first["sample/staleness_max"] == 0
+    assert first["sampling/importance_sampling_ratio/mean"] == pytest.approx(1, abs=1e-3)
+    assert first["sampling/sampling_logp_difference/mean"] <= 1e-4
+
+
+def test_every_version_was_attested(trained):
+    _, directory, _ = trained
+    published = [event for event in directory.events if event["event"] == "published"]
+    assert [event["policy_version"] for event in published][:2] == [0, 1]
+    worst = max(record.get("sync/attest_logp_diff", 0.0) for record in directory.metrics)
+    assert 0 < worst < 1e-3
+
+
+def test_the_checkpoint_loads_with_transformers_or_peft(trained):
+    backend, directory, _ = trained
+    checkpoint = directory.checkpoint(5)
+    if backend == "adapter":
+        base = json.loads((checkpoint / "adapter_config.json").read_text())[
+            "base_model_name_or_path"
+        ]
+        model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), checkpoint)
+    else:
+        model = AutoModelForCausalLM.from_pretrained(checkpoint)
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
+    ids = tokenizer("What is 3 + 4?", return_tensors="pt")["input_ids"]
+    assert torch.isfinite(model(ids).logits).all()
+
+
+def test_the_state_says_where_the_next_run_starts(trained):
+    _, directory, _ = trained
+    state = directory.state
+    assert state["format"] == 1
+    assert state["step"] == 5
+    assert state["policy_version"] >= 5
+    resolved = {p for start, end in state["resolved"] for p in range(start, end)}
+    assert state["prompt_index"] not in resolved
+    assert state["prompt_index"] == 0 or state["prompt_index"] - 1 in resolved
+
+
+def test_the_end_says_how_the_reward_went_and_what_to_do_next(trained):
+    _, directory, printed = trained
+    assert "reward" in printed
+    assert str(directory.path) in printed
+    assert "asyncgrpo " in printed
