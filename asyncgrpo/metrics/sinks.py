@@ -64,8 +64,8 @@ class EventLog:
         self._sink = JsonlSink(path)
 
     def write(self, kind: str, **fields: object) -> None:
-        """Append `{"time": ..., "kind": kind, **fields}`."""
-        self._sink.write({"time": time.time(), "kind": kind, **fields})
+        """Append `{"time": ..., "event": kind, **fields}`."""
+        self._sink.write({"time": time.time(), "event": kind, **fields})
 
 
 class Sinks:

@@ -116,12 +116,12 @@ async def test_processes_stop_in_reverse_and_events_tell_it(tmp_path: Path):
             await printed(await supervisor.start(python(name, SLEEP)), "up")
         await supervisor.stop()
     events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
-    assert [e["name"] for e in events if e["kind"] == "process_started"] == [
+    assert [e["name"] for e in events if e["event"] == "process_started"] == [
         "server-0",
         "worker",
         "trainer",
     ]
-    ended = [(e["name"], e["code"]) for e in events if e["kind"] == "process_ended"]
+    ended = [(e["name"], e["code"]) for e in events if e["event"] == "process_ended"]
     assert ended == [(name, -signal.SIGTERM) for name in ("trainer", "worker", "server-0")]
 
 

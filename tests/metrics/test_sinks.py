@@ -38,8 +38,8 @@ def test_an_event_has_its_time_and_kind(tmp_path: Path):
     log.write("sync", policy_version=3, seconds=0.5)
     (event,) = lines(tmp_path / "events.jsonl")
     assert event["time"] > 1.7e9
-    assert {k: event[k] for k in ("kind", "policy_version", "seconds")} == {
-        "kind": "sync",
+    assert {k: event[k] for k in ("event", "policy_version", "seconds")} == {
+        "event": "sync",
         "policy_version": 3,
         "seconds": 0.5,
     }
