@@ -1,0 +1,247 @@
+"""Prompts become finished groups, as many at once as the three limits allow.
+
+takes      ordinals not yet resolved, in order
+gives      finished groups to the scoring queue; dropped prompts to the trainer
+waits for  the staleness allowance (per group), the cap on rollouts in flight (per rollout)
+woken by   progress of the trainer, groups resolved, rollouts ended, a new cap
+
+A failed rollout costs itself; its group goes on while two are left.
+"""
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
+
+from asyncgrpo.channel.messages import DropReason, PromptDropped
+from asyncgrpo.errors import DataError, HookError, RunError
+from asyncgrpo.metrics.values import Recorder
+from asyncgrpo.rollout.admission import Admission
+from asyncgrpo.rollout.chat import Chat
+from asyncgrpo.rollout.concurrency import ConcurrencyCap
+from asyncgrpo.rollout.context import RolloutContext, enter_rollout
+from asyncgrpo.rollout.failures import FailureBudget
+from asyncgrpo.rollout.heartbeats import Heartbeats
+from asyncgrpo.rollout.loop import AsyncRolloutLoop
+from asyncgrpo.rollout.observe import num_output_tokens, observe_rollout
+from asyncgrpo.rollout.open_group import LEAST_ROLLOUTS, FinishedRollout, OpenGroup
+from asyncgrpo.rollout.policy import CurrentPolicy
+from asyncgrpo.rollout.prompts import Prompt, Prompts
+from asyncgrpo.rollout.sampler import Sampler
+from asyncgrpo.rollout.samples import draft_samples
+from asyncgrpo.rollout.threads import in_daemon_thread
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT = "generation"
+
+
+class Generation:
+    """Dispatches prompts and runs their rollouts."""
+
+    def __init__(
+        self,
+        *,
+        prompts: Prompts,
+        loop: AsyncRolloutLoop,
+        chat: Chat,
+        sampler: Sampler,
+        policy: CurrentPolicy,
+        admission: Admission,
+        cap: ConcurrencyCap,
+        failures: FailureBudget,
+        recorder: Recorder,
+        heartbeats: Heartbeats,
+        finished: "asyncio.Queue[OpenGroup]",
+        drop: Callable[[PromptDropped], Awaitable[None]],
+        num_generations: int,
+        num_top_logprobs: int,
+        seed: int,
+        eos_ids: frozenset[int],
+    ) -> None:
+        self._prompts = prompts
+        self._loop = loop
+        self._chat = chat
+        self._sampler = sampler
+        self._policy = policy
+        self._admission = admission
+        self._cap = cap
+        self._failures = failures
+        self._recorder = recorder
+        self._heartbeats = heartbeats
+        self._finished = finished
+        self._drop = drop
+        self._num_generations = num_generations
+        self._num_top_logprobs = num_top_logprobs
+        self._seed = seed
+        self._eos_ids = eos_ids
+        self._changed = asyncio.Event()
+        self._num_groups = 0
+        self.in_flight = 0  # rollouts under way
+        self.generated_tokens = 0  # since the start
+
+    def wake(self) -> None:
+        """Something changed that a start may have been waiting for."""
+        self._changed.set()
+
+    async def run(self, ordinals: Iterable[int]) -> None:
+        """Generate for every ordinal; returns when the last group is queued for scoring.
+
+        Raises:
+            UserError: the run cannot go on.
+        """
+        census = _EpochCensus(len(self._prompts))
+        async with asyncio.TaskGroup() as rollouts:
+            for ordinal in ordinals:
+                await self._wait_for_allowance()
+                epoch, position = divmod(ordinal, len(self._prompts))
+                group, dropped = await self._open(epoch, position)
+                census.count(epoch, dropped)
+                if group is None:
+                    await asyncio.sleep(0)  # a run of filtered prompts must not hold the loop
+                    continue
+                self._admission.start_group(self._num_generations)
+                for index in range(self._num_generations):
+                    await self._wait_for_slot()
+                    rollouts.create_task(self._run_rollout(group, index))
+
+    async def _wait_for_allowance(self) -> None:
+        start = time.monotonic()
+        used_up = self._admission.is_used_up()
+        await self._wait_until(self._admission.may_start)
+        self._recorder.record("rollout/backpressure_s", (time.monotonic() - start) * used_up)
+
+    async def _wait_for_slot(self) -> None:
+        await self._wait_until(lambda: self.in_flight < self._cap.cap)
+        self.in_flight += 1
+
+    async def _wait_until(self, condition: Callable[[], bool]) -> None:
+        self._heartbeats.beat(HEARTBEAT)
+        while not condition():
+            self._changed.clear()
+            with self._heartbeats.resting(HEARTBEAT):
+                await self._changed.wait()
+
+    async def _open(self, epoch: int, position: int) -> tuple[OpenGroup | None, str]:
+        """The group of a prompt, or None and why the prompt was dropped."""
+        prompt = self._prompts.at(seed=self._seed, epoch=epoch, position=position)
+        if not self._accepts(prompt, epoch):
+            await self._drop(PromptDropped(epoch, position, DropReason.FILTERED))
+            return None, "rejected by filter_prompt"
+        try:
+            prompt_ids = await in_daemon_thread(self._chat.render, prompt.messages)
+        except DataError as error:
+            self.fail(self._failures, f"row {prompt.row_index}: {error}")
+            await self._drop(PromptDropped(epoch, position, DropReason.ERROR))
+            return None, str(error)
+        if self._sampler.room_for(prompt_ids) <= 0:
+            log.warning(
+                "row %d is dropped: its prompt of %d tokens leaves no room in the context "
+                "(server.max_model_len)",
+                prompt.row_index,
+                prompt_ids.size,
+            )
+            await self._drop(PromptDropped(epoch, position, DropReason.ERROR))
+            return None, "longer than the context (server.max_model_len)"
+        group = OpenGroup(
+            group_id=self._num_groups,
+            epoch=epoch,
+            position=position,
+            prompt=prompt,
+            prompt_ids=prompt_ids,
+            model_version=self._policy.now.version,
+            unfinished=self._num_generations,
+        )
+        self._num_groups += 1
+        return group, ""
+
+    def _accepts(self, prompt: Prompt, epoch: int) -> bool:
+        try:
+            return bool(self._loop.filter_prompt(prompt.row_index, prompt.row, epoch))
+        except Exception as error:
+            raise HookError(
+                f"{type(self._loop).__name__}.filter_prompt failed on row {prompt.row_index}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+    async def _run_rollout(self, group: OpenGroup, index: int) -> None:
+        context = RolloutContext(
+            epoch=group.epoch,
+            position=group.position,
+            rollout=index,
+            messages=group.prompt.messages,
+            prompt_ids=group.prompt_ids,
+        )
+        enter_rollout(context)
+        start = time.monotonic()
+        try:
+            rollout = await self._loop.generate_one(group.messages(), [], group.group_id)
+            drafts = draft_samples(rollout.turns, num_top_logprobs=self._num_top_logprobs)
+        except RunError:
+            raise
+        except Exception as error:  # noqa: BLE001 - it costs this rollout, and is counted
+            self._admission.lose_rollout()
+            self.fail(self._failures, f"{type(error).__name__}: {error}")
+        else:
+            version = context.policy.version if context.policy else group.model_version
+            group.finished.append(
+                FinishedRollout(index, rollout, drafts, version, generated_at=time.time())
+            )
+            self._admission.finish_rollout(drafts.num_tokens)
+            self._failures.succeed()
+            self.generated_tokens += num_output_tokens(rollout)
+            duration_s = time.monotonic() - start
+            observe_rollout(
+                self._recorder, rollout, drafts, duration_s=duration_s, eos_ids=self._eos_ids
+            )
+        self.in_flight -= 1
+        self._cap.finish_rollout()
+        group.unfinished -= 1
+        self.wake()
+        if group.unfinished == 0:
+            await self._finish(group)
+
+    async def _finish(self, group: OpenGroup) -> None:
+        if len(group.finished) < LEAST_ROLLOUTS:
+            self._admission.close_group(finished_tokens=group.finished_tokens, offered_tokens=0)
+            self.wake()
+            await self._drop(PromptDropped(group.epoch, group.position, DropReason.ERROR))
+            return
+        group.queued_at = start = time.monotonic()
+        await self._finished.put(group)
+        self._recorder.record("rollout/score_block_s", time.monotonic() - start)
+
+    @staticmethod
+    def fail(failures: FailureBudget, reason: str) -> None:
+        """Count a failure that costs a rollout or a prompt; the budget may end the run."""
+        log.warning("%s", reason)
+        failures.fail(reason)
+        exceeded = failures.exceeded()
+        if exceeded is not None:
+            raise RunError(exceeded)
+
+
+class _EpochCensus:
+    """Notices an epoch of which no prompt was generated for: no step could ever follow it."""
+
+    def __init__(self, num_prompts: int) -> None:
+        self._num_prompts = num_prompts
+        self._epoch = -1
+        self._reasons: Counter[str] = Counter()
+        self._seen = 0
+
+    def count(self, epoch: int, dropped: str) -> None:
+        """A prompt was opened (`dropped` is empty) or dropped before generation."""
+        if epoch != self._epoch:
+            self._epoch, self._seen = epoch, 0
+            self._reasons.clear()
+        self._seen += 1
+        if dropped:
+            self._reasons[dropped] += 1
+        if self._reasons.total() == self._num_prompts:
+            reason, count = self._reasons.most_common(1)[0]
+            raise RunError(
+                f"epoch {epoch}: none of the {self._num_prompts} prompts was generated for; "
+                f"{count} of them: {reason}"
+            )

@@ -1,0 +1,95 @@
+"""The public records of the rollout loop: what its hooks take and return.
+
+    TurnRecord  --turns of-->  Rollout  --rollouts of-->  RolloutGroup
+
+A hook may fill them with lists, as users write them; the default loop fills the turn records
+with numpy arrays and never makes a Python object per token.
+
+Shape suffixes: O = output tokens of a turn, K = top sampler tokens, G = rollouts of a group.
+"""
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float32, Float64, Int32
+
+from asyncgrpo.records import FinishReason, VersionSpan
+
+Message = dict[str, Any]
+Messages = list[Message]
+TokenIds = Sequence[int] | Int32[np.ndarray, "n"]
+
+
+@dataclass(frozen=True, slots=True)
+class TopLogprobs:
+    """The sampler's top K of each output token, as arrays: what `Turn` holds."""
+
+    ids: Int32[np.ndarray, "O K"]  # NO_TOKEN where absent
+    logprobs: Float32[np.ndarray, "O K"]  # -inf where absent
+
+
+@dataclass(slots=True)
+class TurnRecord:
+    """One request to the sampler: the whole prompt sent and what came back."""
+
+    prompt_ids: TokenIds
+    output_ids: TokenIds
+    output_log_probs: Sequence[float] | Float32[np.ndarray, "O"] = field(
+        default_factory=list[float]
+    )
+    output_mask: Sequence[int] | None = None  # 1 = train on the token; None = on all of them
+    output_sampling_mask: Sequence[Sequence[int]] | None = None
+    output_sampler_logprobs: Sequence[dict[int, float]] | TopLogprobs | None = None
+    finish_reason: FinishReason | None = None  # None where the hook does not say
+    version_spans: tuple[VersionSpan, ...] = ()  # over output_ids
+
+
+@dataclass(slots=True)
+class Rollout:
+    """One whole conversation generated for a prompt."""
+
+    completion: Messages  # the messages after the prompt
+    completion_ids: list[int]
+    turns: list[TurnRecord]
+    tool_call_count: int = 0
+    tool_failure_count: int = 0
+    reward: float | None = None  # added to the rewards of the other sources
+    rollout_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+
+@dataclass(slots=True)
+class RolloutGroup:
+    """The rollouts of one prompt, scored together; every list has one entry per rollout."""
+
+    rollouts: list[Rollout]
+    prompts: list[Messages]
+    reward_kwargs: dict[str, list[Any]]  # the prompt's other columns
+    model_version: int  # policy version when its first rollout started
+    group_id: int  # counts the groups of this worker from 0
+    row_index: int  # of the dataset
+    env_rewards: list[tuple[type, float] | None]
+    queued_at: float = 0.0  # time.monotonic() when it was queued for scoring
+    rewards: Float64[np.ndarray, "G"] | None = None  # totals; NaN where no source scored
+
+    @property
+    def completions(self) -> list[Messages]:
+        return [rollout.completion for rollout in self.rollouts]
+
+    @property
+    def completions_ids(self) -> list[list[int]]:
+        return [rollout.completion_ids for rollout in self.rollouts]
+
+    @property
+    def tool_call_counts(self) -> list[int]:
+        return [rollout.tool_call_count for rollout in self.rollouts]
+
+    @property
+    def tool_failure_counts(self) -> list[int]:
+        return [rollout.tool_failure_count for rollout in self.rollouts]
+
+    @property
+    def rollout_rewards(self) -> list[float | None]:
+        return [rollout.reward for rollout in self.rollouts]

@@ -1,0 +1,114 @@
+"""`AsyncRolloutLoop`: the steps of a rollout that a user may replace.
+
+    filter_prompt -> generate_one -> generate_one_turn -> (rewards) -> compute_advantages
+
+Subclass it, override what differs, and name the subclass in `rollout.loop`. All hooks run on the
+worker's event loop, `setup` before the first prompt and `close` at the end.
+"""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float64
+
+from asyncgrpo.config import Config
+from asyncgrpo.errors import ConfigError, HookError
+from asyncgrpo.rollout.advantages import group_advantages
+from asyncgrpo.rollout.chat import Chat, Tokenizer
+from asyncgrpo.rollout.context import current_rollout
+from asyncgrpo.rollout.group import Messages, Rollout, RolloutGroup, TokenIds, TurnRecord
+from asyncgrpo.rollout.imports import load_object
+from asyncgrpo.rollout.sampler import Sampler
+from asyncgrpo.rollout.threads import in_daemon_thread
+
+
+class LoopConfig(SimpleNamespace):
+    """The configuration as hooks see it: leaves by their own name, `loop_args` beside them.
+
+    `config.temperature` is `rollout.temperature`; where two sections have a leaf of one name,
+    `rollout`'s wins. The sections are there too: `config.trainer.learning_rate`.
+    """
+
+    def __init__(self, config: Config) -> None:
+        sections = {name: section for name, section in config if name != "rollout"}
+        leaves: dict[str, Any] = {}
+        for section in (*sections.values(), config.rollout):
+            leaves |= dict(section)
+        taken = {*sections, "rollout", *dict(config.rollout)} & set(config.rollout.loop_args)
+        if taken:
+            raise ConfigError(
+                f"rollout.loop_args.{min(taken)}: the configuration has a key of this name "
+                "already; choose another"
+            )
+        super().__init__(
+            **(leaves | sections | {"rollout": config.rollout} | dict(config.rollout.loop_args))
+        )
+
+
+class AsyncRolloutLoop:
+    """Generates a prompt's rollouts and says what each earned; GRPO by default."""
+
+    def __init__(self, config: Config, tokenizer: Tokenizer, chat: Chat, sampler: Sampler) -> None:
+        self.config: Any = LoopConfig(config)
+        self.tokenizer: Any = tokenizer
+        self._chat = chat
+        self._sampler = sampler
+
+    async def setup(self) -> None:
+        """Make what the other hooks need, such as clients."""
+
+    async def close(self) -> None:
+        """Release what `setup` made; runs after a failure too."""
+
+    def filter_prompt(self, row_index: int, row: dict[str, Any], epoch: int) -> bool:  # noqa: ARG002 - a hook's signature
+        """Whether to generate for this prompt in this epoch; False resolves it as filtered."""
+        return True
+
+    async def generate_one(
+        self,
+        prompt: Messages,
+        tools: list[Callable[..., Any]],  # noqa: ARG002 - a hook's signature
+        group_id: int = 0,  # noqa: ARG002 - a hook's signature
+    ) -> Rollout:
+        """Generate one rollout: a single turn."""
+        turn = await self.generate_one_turn(await self._render(prompt))
+        text = self._chat.text(turn.output_ids)
+        return Rollout(
+            completion=[{"role": "assistant", "content": text}],
+            completion_ids=np.asarray(turn.output_ids).tolist(),
+            turns=[turn],
+        )
+
+    async def generate_one_turn(self, prompt_ids: TokenIds) -> TurnRecord:
+        """Sample one reply to the whole prompt, as the recipe says."""
+        return await self._sampler.turn(prompt_ids)
+
+    def compute_advantages(self, group: RolloutGroup) -> Float64[np.ndarray, "G"]:
+        """What each rollout earned, relative to its group; `group.rewards` has the totals."""
+        assert group.rewards is not None, "advantages come after the rewards"
+        return group_advantages(group.rewards)
+
+    async def _render(self, prompt: Messages) -> TokenIds:
+        rollout = current_rollout()
+        if prompt == rollout.messages:
+            return rollout.prompt_ids
+        return await in_daemon_thread(self._chat.render, prompt)
+
+
+def loop_class(path: str | None) -> type[AsyncRolloutLoop]:
+    """The class named by `rollout.loop`.
+
+    Raises:
+        HookError: it cannot be loaded or is no `AsyncRolloutLoop`.
+    """
+    if path is None:
+        return AsyncRolloutLoop
+    found = load_object(path, key="rollout.loop")
+    if not (isinstance(found, type) and issubclass(found, AsyncRolloutLoop)):
+        raise HookError(
+            f"rollout.loop: `{path}` is {found!r:.80}; expected a subclass of "
+            "asyncgrpo.AsyncRolloutLoop"
+        )
+    return found

@@ -1,0 +1,131 @@
+"""Finished groups are scored and become samples, or are dropped: several groups side by side.
+
+takes      finished groups from the scoring queue
+gives      GroupReady or PromptDropped to the trainer
+waits for  the reward functions
+woken by   the queue
+
+no reward failed? -> advantages -> scored rewards differ? -> GroupReady
+error                              unscored | no_signal
+
+Advantages are computed for dropped groups too: a hook may learn from them.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+
+import numpy as np
+from jaxtyping import Float64
+
+from asyncgrpo.channel.messages import DropReason, PromptDropped
+from asyncgrpo.errors import HookError, RunError
+from asyncgrpo.metrics.values import Recorder
+from asyncgrpo.rollout.admission import Admission
+from asyncgrpo.rollout.advantages import has_signal, total_rewards
+from asyncgrpo.rollout.failures import FailureBudget
+from asyncgrpo.rollout.group import RolloutGroup
+from asyncgrpo.rollout.loop import AsyncRolloutLoop
+from asyncgrpo.rollout.observe import observe_group
+from asyncgrpo.rollout.open_group import OpenGroup, Outcome, ready, samples_of
+from asyncgrpo.rollout.scoring import RewardFunction, score_group
+
+log = logging.getLogger(__name__)
+
+QUEUE_GROUPS = 16  # finished groups that wait; further ones block their last rollout
+GROUPS_AT_ONCE = 16  # a judge may take a minute per group
+
+
+class Resolution:
+    """Scores what generation finished."""
+
+    def __init__(
+        self,
+        *,
+        loop: AsyncRolloutLoop,
+        rewards: Sequence[RewardFunction],
+        admission: Admission,
+        failures: FailureBudget,
+        recorder: Recorder,
+        finished: "asyncio.Queue[OpenGroup]",
+        emit: Callable[[Outcome], Awaitable[None]],
+        wake: Callable[[], None],
+    ) -> None:
+        self._loop = loop
+        self._rewards = rewards
+        self._admission = admission
+        self._failures = failures
+        self._recorder = recorder
+        self._finished = finished
+        self._emit = emit
+        self._wake = wake
+
+    async def run(self) -> None:
+        """Resolve groups until cancelled; run `GROUPS_AT_ONCE` of these side by side.
+
+        Raises:
+            RunError: the failure budget is used up.
+        """
+        while True:
+            group = await self._finished.get()
+            try:
+                await self._resolve(group)
+            finally:
+                self._finished.task_done()
+
+    async def _resolve(self, open_group: OpenGroup) -> None:
+        start = time.monotonic()
+        self._recorder.record("rollout/score_wait_s", start - open_group.queued_at)
+        tokens = open_group.finished_tokens
+        try:
+            outcome = await self._outcome(open_group)
+        except HookError as error:
+            self._fail(open_group, error)
+            outcome = _dropped(open_group, DropReason.ERROR)
+        else:
+            self._failures.succeed()
+        self._recorder.record("rollout/score_s", time.monotonic() - start)
+        offered = sum(sample.num_tokens for sample in samples_of(outcome))
+        self._admission.close_group(finished_tokens=tokens, offered_tokens=offered)
+        self._wake()
+        await self._emit(outcome)
+
+    async def _outcome(self, open_group: OpenGroup) -> Outcome:
+        group = open_group.to_score()
+        scored = await score_group(self._rewards, group)
+        group.rewards = total_rewards(scored.weighted)
+        advantages_G = self._advantages(group)
+        kept = has_signal(group.rewards) and any(f.drafts.drafts for f in open_group.finished)
+        observe_group(self._recorder, open_group, group, scored, kept=kept)
+        if np.isnan(group.rewards).all():
+            return _dropped(open_group, DropReason.UNSCORED)
+        if not kept:
+            return _dropped(open_group, DropReason.NO_SIGNAL)
+        return ready(open_group, advantages_G, queued_at=time.time())
+
+    def _advantages(self, group: RolloutGroup) -> Float64[np.ndarray, "G"]:
+        hook = f"{type(self._loop).__name__}.compute_advantages"
+        try:
+            advantages_G = np.asarray(self._loop.compute_advantages(group), np.float64)
+        except Exception as error:
+            raise HookError(f"{hook} raised {type(error).__name__}: {error}") from error
+        if advantages_G.shape != (len(group.rollouts),):
+            raise HookError(
+                f"{hook} returned shape {advantages_G.shape}; expected one number for each of "
+                f"the {len(group.rollouts)} rollouts"
+            )
+        if not np.isfinite(advantages_G).all():
+            raise HookError(f"{hook} returned {advantages_G.tolist()}; expected finite numbers")
+        return advantages_G
+
+    def _fail(self, group: OpenGroup, error: HookError) -> None:
+        log.warning("row %d is dropped: %s", group.prompt.row_index, error)
+        self._failures.fail(str(error))
+        exceeded = self._failures.exceeded()
+        if exceeded is not None:
+            raise RunError(f"groups could not be scored: {exceeded}") from error
+
+
+def _dropped(group: OpenGroup, reason: DropReason) -> PromptDropped:
+    return PromptDropped(group.epoch, group.position, reason)

@@ -1,0 +1,175 @@
+"""One turn of the current rollout, from the server.
+
+    prompt_ids + RolloutContext  --TurnRequest-->  server  --Turn-->  TurnRecord
+
+The policy of a rollout is fixed at its first turn. A name the server does not know then (it was
+replaced in the meantime) is answered with the current one; later in a conversation it costs the
+rollout. A server that is down is waited for, `server.vllm_server_timeout` at most, by all
+rollouts together.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+from jaxtyping import Int32
+
+from asyncgrpo.config import Config, known
+from asyncgrpo.errors import RunError, ServerError
+from asyncgrpo.records import FinishReason, SamplingParams, Turn, TurnRequest
+from asyncgrpo.rollout.context import RolloutContext, current_rollout
+from asyncgrpo.rollout.group import TokenIds, TopLogprobs, TurnRecord
+from asyncgrpo.rollout.policy import CurrentPolicy, PolicyName
+from asyncgrpo.rollout.seeds import request_seed
+from asyncgrpo.server.failures import EngineDeadError, UnknownModelError, UnreachableError
+
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 15.0
+NEXT_POLICY_TIMEOUT_S = 30.0  # a sync under way publishes its name within this
+
+
+class TurnClient(Protocol):
+    """What is used of `ServerClient`."""
+
+    async def generate(self, request: TurnRequest) -> Turn: ...
+
+
+class Sampler:
+    """Samples turns for every rollout of the worker."""
+
+    def __init__(
+        self,
+        config: Config,
+        client: TurnClient,
+        policy: CurrentPolicy,
+        *,
+        on_retry: Callable[[], None],
+    ) -> None:
+        self._client = client
+        self._policy = policy
+        self._on_retry = on_retry
+        self._seed = config.rollout.seed
+        self._max_completion_length = config.rollout.max_completion_length
+        self._max_model_len = known(config.server.max_model_len)
+        self._server_timeout_s = config.server.vllm_server_timeout
+        self._in_place = known(config.sync.backend) != "adapter"
+        self._down_since: float | None = None
+        self._sampling = sampling_params(config)
+
+    async def turn(self, prompt_ids: TokenIds) -> TurnRecord:
+        """Sample one turn of the current rollout.
+
+        Raises:
+            ServerError: the rollout is lost.
+            RunError: no server answered for `server.vllm_server_timeout` seconds.
+        """
+        rollout = current_rollout()
+        prompt = np.asarray(prompt_ids, np.int32)
+        max_tokens = self.room_for(prompt)
+        if max_tokens <= 0:
+            raise ServerError(
+                f"a prompt of {prompt.size} tokens leaves no room in the context of "
+                f"{self._max_model_len}; raise server.max_model_len"
+            )
+        number = rollout.num_turns
+        rollout.num_turns += 1
+        seed = request_seed(
+            self._seed,
+            epoch=rollout.epoch,
+            position=rollout.position,
+            rollout=rollout.rollout,
+            turn=number,
+        )
+        turn = await self._sample(rollout, prompt, max_tokens, seed, first=number == 0)
+        return self._record(prompt, turn)
+
+    def room_for(self, prompt: Int32[np.ndarray, "P"]) -> int:
+        """Tokens a turn may have after `prompt`; 0 or less where it fills the context."""
+        return min(self._max_completion_length, self._max_model_len - prompt.size)
+
+    async def _sample(
+        self,
+        rollout: RolloutContext,
+        prompt: Int32[np.ndarray, "P"],
+        max_tokens: int,
+        seed: int,
+        *,
+        first: bool,
+    ) -> Turn:
+        if rollout.policy is None:
+            rollout.policy = self._policy.now
+        while True:
+            request = TurnRequest(rollout.policy.name, prompt, max_tokens, seed, self._sampling)
+            try:
+                return await self._patiently(request)
+            except UnknownModelError:
+                if not first:
+                    raise
+                rollout.policy = await self._replacement(rollout.policy)
+                self._on_retry()
+
+    async def _replacement(self, unknown: PolicyName) -> PolicyName:
+        policy = await self._policy.other_than(unknown, timeout_s=NEXT_POLICY_TIMEOUT_S)
+        if policy == unknown:
+            raise ServerError(
+                f"the server does not serve the current policy `{unknown.name}` and no other was "
+                f"published for {NEXT_POLICY_TIMEOUT_S:.0f} s; was the server restarted?"
+            )
+        return policy
+
+    async def _patiently(self, request: TurnRequest) -> Turn:
+        """Ask until a server is there to answer."""
+        wait_s = FIRST_WAIT_S
+        while True:
+            try:
+                turn = await self._client.generate(request)
+            except (EngineDeadError, UnreachableError) as error:
+                self._check_patience(error)
+                self._on_retry()
+                await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))
+                wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+            else:
+                self._down_since = None
+                return turn
+
+    def _check_patience(self, error: ServerError) -> None:
+        now = time.monotonic()
+        if self._down_since is None:
+            self._down_since = now
+        if now - self._down_since > self._server_timeout_s:
+            raise RunError(
+                f"no server answered for {self._server_timeout_s:.0f} s "
+                f"(server.vllm_server_timeout); last: {error}"
+            ) from error
+
+    def _record(self, prompt: Int32[np.ndarray, "P"], turn: Turn) -> TurnRecord:
+        if turn.finish_reason is FinishReason.ABORT:
+            raise ServerError("the server aborted the request; was the server paused or stopped?")
+        top = None
+        if turn.top_ids is not None and turn.top_logprobs is not None:
+            top = TopLogprobs(turn.top_ids, turn.top_logprobs)
+        return TurnRecord(
+            prompt_ids=prompt,
+            output_ids=turn.output_ids,
+            output_log_probs=turn.logprobs,
+            output_sampler_logprobs=top,
+            finish_reason=turn.finish_reason,
+            # With adapters the spans are about the base weights, which never change.
+            version_spans=turn.version_spans if self._in_place else (),
+        )
+
+
+def sampling_params(config: Config) -> SamplingParams:
+    """How every turn of the run is drawn."""
+    rollout, loss = config.rollout, config.loss
+    return SamplingParams(
+        temperature=rollout.temperature,
+        top_p=rollout.top_p,
+        top_k=rollout.top_k,
+        min_p=rollout.min_p or 0.0,
+        repetition_penalty=rollout.repetition_penalty,
+        stop=rollout.stop,
+        num_logprobs=loss.num_sampler_logprobs if loss.score_centering else 0,
+    )

@@ -1,0 +1,170 @@
+"""Rewards: each source scores a whole group; all of them side by side.
+
+    group  --fn(prompts, completions, completion_ids, **columns)-->  list[float | None]  per source
+           --None = NaN, times weight-->  rewards_FG  (the last source is Rollout.reward)
+
+A source that raises, hangs or breaks the contract costs the group, and is named. Synchronous
+functions run in threads; asynchronous ones on the event loop, which they must not block.
+
+Shape suffixes: F = reward sources, G = the rollouts of one group.
+"""
+
+import asyncio
+import inspect
+import math
+import numbers
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+from jaxtyping import Float64
+
+from asyncgrpo.config import RewardSource
+from asyncgrpo.errors import HookError
+from asyncgrpo.rollout.group import RolloutGroup
+from asyncgrpo.rollout.imports import load_object
+from asyncgrpo.rollout.threads import in_daemon_thread
+
+NAN = float("nan")
+STANDARD_KEYWORDS = frozenset({"prompts", "completions", "completion_ids"})
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRewards:
+    """What every source said of a group."""
+
+    by_name: dict[str, Float64[np.ndarray, "G"]]  # unweighted; NaN = not scored
+    weighted: Float64[np.ndarray, "F G"]  # `Rollout.reward` is the last source
+
+
+class RewardFunction:
+    """A reward function of the recipe."""
+
+    def __init__(self, source: RewardSource, function: Callable[..., Any]) -> None:
+        self.name = source.name
+        self.weight = source.weight
+        self._timeout_s = source.timeout_s
+        self._kwargs = dict(source.kwargs)
+        self._function = function
+        self._is_async = _is_async(function)
+        self._parameters = inspect.signature(function).parameters
+
+    def check_columns(self, column_names: Iterable[str]) -> None:
+        """Raise a `HookError` if the function needs a keyword that nothing gives it."""
+        given = STANDARD_KEYWORDS | set(column_names) | self._kwargs.keys()
+        for name, parameter in self._parameters.items():
+            if parameter.default is not parameter.empty or parameter.kind in {
+                parameter.VAR_KEYWORD,
+                parameter.VAR_POSITIONAL,
+            }:
+                continue
+            if name not in given:
+                columns = ", ".join(f"`{column}`" for column in sorted(column_names)) or "none"
+                raise HookError(
+                    f"reward `{self.name}` needs `{name}`, which is neither a column of the "
+                    f"dataset ({columns}) nor in its kwargs"
+                )
+
+    async def score(self, group: RolloutGroup) -> Float64[np.ndarray, "G"]:
+        """The function's reward of each rollout; NaN where it gave None.
+
+        Raises:
+            HookError: it raised, took longer than its timeout, or broke the contract.
+        """
+        keywords = self._keywords(group)
+        timeout = asyncio.timeout(self._timeout_s)
+        try:
+            async with timeout:
+                if self._is_async:
+                    answer = await self._function(**keywords)
+                else:
+                    answer = await in_daemon_thread(self._function, **keywords)
+        except HookError:
+            raise
+        except Exception as error:
+            if isinstance(error, TimeoutError) and timeout.expired():
+                raise HookError(
+                    f"reward `{self.name}` took longer than its timeout_s of {self._timeout_s:g}"
+                ) from error
+            reason = f"{type(error).__name__}: {error}"
+            raise HookError(f"reward `{self.name}` raised {reason}") from error
+        return self._checked(answer, len(group.rollouts))
+
+    def _keywords(self, group: RolloutGroup) -> dict[str, Any]:
+        keywords: dict[str, Any] = {
+            "prompts": group.prompts,
+            "completions": group.completions,
+            "completion_ids": group.completions_ids,
+            **group.reward_kwargs,
+            **self._kwargs,
+        }
+        if any(p.kind is p.VAR_KEYWORD for p in self._parameters.values()):
+            return keywords
+        return {name: value for name, value in keywords.items() if name in self._parameters}
+
+    def _checked(self, answer: object, num_rollouts: int) -> Float64[np.ndarray, "G"]:
+        expected = f"expected a list of {num_rollouts} numbers or None, one per completion"
+        if not isinstance(answer, (list, tuple, np.ndarray)):
+            raise HookError(f"reward `{self.name}` returned {answer!r:.80}; {expected}")
+        entries = cast("Sequence[object]", answer)
+        if len(entries) != num_rollouts:
+            raise HookError(f"reward `{self.name}` returned {len(entries)} rewards; {expected}")
+        return np.array([self._number(entry, expected) for entry in entries], np.float64)
+
+    def _number(self, entry: object, expected: str) -> float:
+        if entry is None:
+            return NAN
+        if isinstance(entry, (numbers.Real, np.bool_)):
+            reward = float(entry)
+            if not math.isinf(reward):
+                return reward
+        raise HookError(f"reward `{self.name}` returned {entry!r:.80} as a reward; {expected}")
+
+
+def load_rewards(
+    sources: Sequence[RewardSource], column_names: Iterable[str]
+) -> tuple[RewardFunction, ...]:
+    """Import the recipe's reward functions and check what they ask for.
+
+    Raises:
+        HookError: one cannot be imported or called, or needs a column the dataset lacks.
+    """
+    columns = list(column_names)
+    functions: list[RewardFunction] = []
+    for i, source in enumerate(sources):
+        function = load_object(source.path, key=f"rollout.rewards[{i}]")
+        if not callable(function):
+            raise HookError(
+                f"rollout.rewards[{i}]: `{source.path}` is {function!r:.80}; expected a function"
+            )
+        reward = RewardFunction(source, function)
+        reward.check_columns(columns)
+        functions.append(reward)
+    return tuple(functions)
+
+
+async def score_group(functions: Sequence[RewardFunction], group: RolloutGroup) -> GroupRewards:
+    """Ask every source at once; the first to fail ends the others.
+
+    Raises:
+        HookError: a source failed.
+    """
+    tasks = [asyncio.ensure_future(function.score(group)) for function in functions]
+    try:
+        scored = await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+    own = np.array([NAN if r is None else float(r) for r in group.rollout_rewards], np.float64)
+    weighted = [f.weight * rewards_G for f, rewards_G in zip(functions, scored, strict=True)]
+    return GroupRewards(
+        by_name={f.name: rewards_G for f, rewards_G in zip(functions, scored, strict=True)},
+        weighted=np.stack([*weighted, own]),
+    )
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__
+    )

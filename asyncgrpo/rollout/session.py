@@ -1,0 +1,258 @@
+"""A worker at work: the loops between the trainer's Begin and its Stop.
+
+    Generation --finished groups--> Resolution --GroupReady, PromptDropped--> trainer
+        ^ wake                          |
+        +--- messages (Published, Progress, Stop), server load every 5 s -----+
+
+`run` returns after Stop; the first loop that fails ends all others.
+"""
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from asyncgrpo.channel.messages import (
+    Begin,
+    Exhausted,
+    Measured,
+    Progress,
+    PromptDropped,
+    Published,
+    Stop,
+    ToTrainer,
+    ToWorker,
+)
+from asyncgrpo.config import Config, known
+from asyncgrpo.errors import ConfigError, ServerError
+from asyncgrpo.metrics.values import Recorder
+from asyncgrpo.rollout.admission import Admission
+from asyncgrpo.rollout.chat import Chat, Tokenizer
+from asyncgrpo.rollout.concurrency import POLL_S, ConcurrencyCap, kv_cache_rollouts
+from asyncgrpo.rollout.failures import FailureBudget
+from asyncgrpo.rollout.generation import Generation
+from asyncgrpo.rollout.heartbeats import Heartbeats
+from asyncgrpo.rollout.loop import AsyncRolloutLoop, loop_class
+from asyncgrpo.rollout.observe import observe_load
+from asyncgrpo.rollout.open_group import OpenGroup, Outcome
+from asyncgrpo.rollout.ordinals import wanted_ordinals
+from asyncgrpo.rollout.policy import CurrentPolicy, PolicyName
+from asyncgrpo.rollout.prompts import Prompts
+from asyncgrpo.rollout.resolution import GROUPS_AT_ONCE, QUEUE_GROUPS, Resolution
+from asyncgrpo.rollout.sampler import Sampler, TurnClient, sampling_params
+from asyncgrpo.rollout.scoring import load_rewards
+from asyncgrpo.server.load import ServerLoad
+
+log = logging.getLogger(__name__)
+
+REPORT_S = 1.0
+
+
+class Link(Protocol):
+    """What is used of `WorkerLink`."""
+
+    async def send(self, message: ToTrainer) -> None: ...
+    async def receive(self) -> ToWorker: ...
+
+
+class Client(TurnClient, Protocol):
+    """What is used of `ServerClient`."""
+
+    async def load(self) -> ServerLoad: ...
+
+
+class Inputs:
+    """What a worker is made of before it meets the trainer, all of it checked.
+
+    Raises a `UserError` for whatever the recipe, the dataset or a hook has wrong.
+    """
+
+    def __init__(self, config: Config, tokenizer: Tokenizer, prompts: Prompts) -> None:
+        self.config = config
+        self.tokenizer: Any = tokenizer
+        self.prompts = prompts
+        self.chat = Chat(tokenizer, config.rollout)
+        self.loop_class = loop_class(config.rollout.loop)
+        self.rewards = load_rewards(config.rollout.rewards, prompts.column_names)
+        if not self.rewards and self.loop_class is AsyncRolloutLoop:
+            raise ConfigError(
+                "rollout.rewards is empty, so nothing scores the rollouts; name at least one, "
+                "such as `asyncgrpo.rewards:accuracy_reward`"
+            )
+
+    @property
+    def eos_ids(self) -> frozenset[int]:
+        """Tokens that end a turn."""
+        eos = self.tokenizer.eos_token_id
+        return frozenset() if eos is None else frozenset({int(eos)})
+
+
+class Session:
+    """The state and the loops of a worker that was told where to begin."""
+
+    def __init__(
+        self, inputs: Inputs, begin: Begin, link: Link, client: Client, recorder: Recorder
+    ) -> None:
+        config = inputs.config
+        self._begin = begin
+        self._link = link
+        self._client = client
+        self._recorder = recorder
+        self._num_prompts = len(inputs.prompts)
+        self._max_model_len = known(config.server.max_model_len)
+        self._heartbeats = Heartbeats()
+        self._stopped = asyncio.Event()
+        self._preemptions: int | None = None
+        self._cap_started = False
+        self._policy = CurrentPolicy(PolicyName(begin.policy, begin.policy_version))
+        self._admission = Admission(begin.allowance_tokens)
+        self._cap = ConcurrencyCap(config.rollout.max_concurrent_rollouts)
+        self._finished: asyncio.Queue[OpenGroup] = asyncio.Queue(QUEUE_GROUPS)
+        sampler = Sampler(config, client, self._policy, on_retry=lambda: count_retry(recorder))
+        self._loop = inputs.loop_class(config, inputs.tokenizer, inputs.chat, sampler)
+        self._generation = Generation(
+            prompts=inputs.prompts,
+            loop=self._loop,
+            chat=inputs.chat,
+            sampler=sampler,
+            policy=self._policy,
+            admission=self._admission,
+            cap=self._cap,
+            failures=FailureBudget(config.rollout.failure_budget),
+            recorder=recorder,
+            heartbeats=self._heartbeats,
+            finished=self._finished,
+            drop=self._emit,
+            num_generations=config.rollout.num_generations,
+            num_top_logprobs=sampling_params(config).num_logprobs,
+            seed=config.rollout.seed,
+            eos_ids=inputs.eos_ids,
+        )
+        self._resolution = Resolution(
+            loop=self._loop,
+            rewards=inputs.rewards,
+            admission=self._admission,
+            failures=FailureBudget(config.rollout.failure_budget),
+            recorder=recorder,
+            finished=self._finished,
+            emit=self._emit,
+            wake=self._generation.wake,
+        )
+
+    async def run(self) -> None:
+        """Work until the trainer says Stop.
+
+        Raises:
+            UserError: the run cannot go on.
+            ExceptionGroup: of such.
+        """
+        await self._poll_load()
+        try:
+            await self._loop.setup()
+            async with asyncio.TaskGroup() as tasks:
+                loops = [
+                    tasks.create_task(self._receive()),
+                    tasks.create_task(self._watch_load()),
+                    tasks.create_task(self._report()),
+                    tasks.create_task(self._generate()),
+                    *(tasks.create_task(self._resolution.run()) for _ in range(GROUPS_AT_ONCE)),
+                ]
+                await self._stopped.wait()
+                for loop in loops:
+                    loop.cancel()
+        finally:
+            await self._loop.close()
+
+    async def _receive(self) -> None:
+        """Takes the trainer's messages; gives policy, progress and the end."""
+        while not self._stopped.is_set():
+            match await self._link.receive():
+                case Published(policy, version):
+                    self._policy.publish(PolicyName(policy, version))
+                case Progress() as progress:
+                    self._admission.on_progress(
+                        allowance_tokens=progress.allowance_tokens,
+                        consumed_tokens=progress.consumed_tokens,
+                    )
+                    self._generation.wake()
+                case Stop():
+                    self._stopped.set()
+                case Begin():
+                    log.warning("a second Begin is ignored: this worker has begun")
+
+    async def _generate(self) -> None:
+        """Takes ordinals; gives their groups, then Exhausted."""
+        await self._generation.run(self._ordinals())
+        await self._finished.join()
+        await self._send_measured()
+        await self._link.send(Exhausted())
+
+    def _ordinals(self) -> Iterator[int]:
+        begin = self._begin
+        return wanted_ordinals(begin.first_ordinal, begin.max_ordinal, begin.resolved)
+
+    async def _emit(self, outcome: Outcome | PromptDropped) -> None:
+        """Send an outcome after the observations it belongs to."""
+        await self._send_measured()
+        await self._link.send(outcome)
+
+    async def _send_measured(self) -> None:
+        aggregates = self._recorder.drain()
+        if aggregates:
+            await self._link.send(Measured(aggregates))
+
+    async def _report(self) -> None:
+        """Gives gauges, rates and the oldest heartbeat once a second; ends with the launcher."""
+        launcher = os.getppid()
+        while os.getppid() == launcher:
+            tokens, start = self._generation.generated_tokens, time.monotonic()
+            await self._send_measured()
+            await self._link.send(self._heartbeats.oldest())
+            await asyncio.sleep(REPORT_S)
+            self._record_gauges()
+            made = self._generation.generated_tokens - tokens
+            seconds = time.monotonic() - start
+            self._recorder.record_rate("rollout/generated_tokens_per_s", made, seconds)
+        log.warning("the launcher is gone: the worker ends")
+        self._stopped.set()
+
+    def _record_gauges(self) -> None:
+        self._recorder.record("rollout/concurrency", self._generation.in_flight)
+        self._recorder.record("rollout/concurrency_cap", self._cap.cap)
+        self._recorder.record("rollout/score_queue_size", self._finished.qsize())
+        self._recorder.record("rollout/vllm_retry_count", 0)  # none is an observation too
+
+    async def _watch_load(self) -> None:
+        """Takes the server's load every `POLL_S`; gives the cap."""
+        while True:
+            await asyncio.sleep(POLL_S)
+            await self._poll_load()
+            self._generation.wake()
+
+    async def _poll_load(self) -> None:
+        try:
+            load = await self._client.load()
+        except ServerError as error:
+            log.info("no load from the server, the cap stays at %d: %s", self._cap.cap, error)
+            return
+        if not self._cap_started:
+            self._cap_started = True
+            fits = kv_cache_rollouts(
+                max_concurrency=load.kv_max_concurrency,
+                cache_tokens=load.kv_tokens,
+                max_model_len=self._max_model_len,
+            )
+            if fits is not None:
+                self._cap.start_at(fits)
+                log.info("%d rollouts at once: the KV cache holds %.1f", self._cap.cap, fits)
+        self._cap.observe(usage_frac=load.kv_usage, waiting=load.waiting)
+        before = load.preemptions if self._preemptions is None else self._preemptions
+        observe_load(self._recorder, load, preempted=max(load.preemptions - before, 0))
+        self._preemptions = load.preemptions
+
+
+def count_retry(recorder: Recorder) -> None:
+    """A request to the server is tried again."""
+    recorder.record("rollout/vllm_retry_count", 1)

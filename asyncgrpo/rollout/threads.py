@@ -1,0 +1,44 @@
+"""Blocking calls of the user's, off the event loop and without power over the process's end.
+
+A pool's threads are joined when the interpreter exits, so one hung reward would keep a finished
+worker alive. A daemon thread is not: whoever stops waiting for it leaves it behind.
+"""
+
+import asyncio
+import contextlib
+import contextvars
+import threading
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+async def in_daemon_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run `call` in a thread of its own and await its result or exception."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def settle(result: T | None, error: BaseException | None) -> None:
+        if future.done():  # nobody waits any more
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)  # pyright: ignore[reportArgumentType] - T may be None
+
+    def run() -> None:
+        result, error = None, None
+        try:
+            result = context.run(call, *args, **kwargs)
+        except StopIteration as stop:  # a future cannot carry it
+            error = RuntimeError(f"StopIteration: {stop}")
+        except BaseException as caught:  # noqa: BLE001 - handed to whoever awaits, whatever it is
+            error = caught
+        with contextlib.suppress(RuntimeError):  # the loop has closed
+            loop.call_soon_threadsafe(settle, result, error)
+
+    threading.Thread(target=run, daemon=True, name=f"call-{call!r:.40}").start()
+    return await future

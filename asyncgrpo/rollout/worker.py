@@ -1,0 +1,142 @@
+"""The worker process: prompts to samples.
+
+    python -m asyncgrpo.rollout.worker RUN_DIR
+
+    config.json -> tokenizer, prompts, rewards, loop --Hello--> trainer --Begin--> Session -> Stop
+
+Exit code 0 after Stop or SIGTERM; 1 after an error, whose message goes to the trainer as Failed
+and to the log.
+"""
+
+import os
+
+os.environ["CUDA_VISIBLE_DEVICES"] = ""  # before anything may look at the devices
+
+import argparse
+import asyncio
+import logging
+import signal
+import sys
+from pathlib import Path
+from typing import Any, cast
+
+import setproctitle
+
+from asyncgrpo.channel.messages import Begin, Failed, Hello, Stop
+from asyncgrpo.channel.sockets import WorkerLink, link_address
+from asyncgrpo.config import Config, known, load_resolved
+from asyncgrpo.errors import DataError, UserError
+from asyncgrpo.metrics.values import Recorder
+from asyncgrpo.rollout.prompts import load_prompts
+from asyncgrpo.rollout.session import Client, Inputs, Link, Session, count_retry
+from asyncgrpo.server.client import ServerClient
+
+log = logging.getLogger(__name__)
+
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+def main() -> None:
+    """Run the worker of a run directory."""
+    parser = argparse.ArgumentParser(prog="python -m asyncgrpo.rollout.worker")
+    parser.add_argument("run_dir", type=Path)
+    run_dir: Path = parser.parse_args().run_dir.resolve()
+    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, stream=sys.stderr)
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # a line per request
+    try:
+        config = load_resolved(run_dir)
+        setproctitle.setproctitle(f"asyncgrpo: worker {config.run.name or run_dir.name}")
+        asyncio.run(_until_terminated(_run(run_dir, config)))
+    except UserError as error:
+        log.error("%s", error)  # noqa: TRY400 - a user's mistake is a message, not a traceback
+        sys.exit(1)
+
+
+async def work(inputs: Inputs, link: Link, client: Client, recorder: Recorder) -> None:
+    """Meet the trainer and work until it says Stop."""
+    await link.send(Hello(worker=0, pid=os.getpid(), num_prompts=len(inputs.prompts)))
+    begin = await _begin(link)
+    if begin is not None:
+        await Session(inputs, begin, link, client, recorder).run()
+
+
+async def _begin(link: Link) -> Begin | None:
+    """The trainer's Begin; None where it stops first."""
+    while True:
+        match await link.receive():
+            case Begin() as begin:
+                return begin
+            case Stop():
+                return None
+            case _:  # broadcast before this worker was known
+                continue
+
+
+async def _run(run_dir: Path, config: Config) -> None:
+    link = WorkerLink(link_address(run_dir))
+    recorder = Recorder()
+    try:
+        inputs = Inputs(config, load_tokenizer(config), load_prompts(config.data))
+        async with _client(config, recorder) as client:
+            await work(inputs, link, client, recorder)
+    except Exception as error:
+        failure = first_user_error(error)
+        await link.send(Failed(str(failure or f"{type(error).__name__}: {error}")))
+        if failure is None:
+            raise
+        raise failure from None
+    finally:
+        link.close()
+
+
+async def _until_terminated(work_to_do: Any) -> None:
+    """Run until done or SIGTERM, which is a clean end."""
+    task = asyncio.ensure_future(work_to_do)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    try:
+        await task
+    except asyncio.CancelledError:
+        log.info("told to end")
+
+
+def _client(config: Config, recorder: Recorder) -> ServerClient:
+    key_name = config.server.api_key_env
+    return ServerClient(
+        known(config.server.urls)[0],
+        api_key=os.environ.get(key_name) if key_name else None,
+        on_retry=lambda _: count_retry(recorder),
+    )
+
+
+def load_tokenizer(config: Config) -> Any:
+    """The policy's tokenizer.
+
+    Raises:
+        DataError: there is none.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(
+            config.model.name_or_path,
+            revision=config.model.revision,
+            trust_remote_code=config.model.trust_remote_code,
+        )
+    except Exception as error:
+        raise DataError(
+            f"model.name_or_path `{config.model.name_or_path}` has no tokenizer that loads: {error}"
+        ) from error
+
+
+def first_user_error(error: BaseException) -> UserError | None:
+    """The first error a user can mend in an exception or its groups."""
+    if isinstance(error, UserError):
+        return error
+    if isinstance(error, BaseExceptionGroup):
+        members = cast("BaseExceptionGroup[BaseException]", error).exceptions
+        return next((found for e in members if (found := first_user_error(e)) is not None), None)
+    return None
+
+
+if __name__ == "__main__":
+    main()
