@@ -1,0 +1,92 @@
+"""The numbers that the rules look at: means over the run, shares of a step, settings.
+
+Shares are sums over sums, so a long step counts for as much as it took.
+"""
+
+import math
+from collections.abc import Mapping
+
+from asyncgrpo.diagnose.read import History
+from asyncgrpo.diagnose.rules import Knobs
+
+WARM_UP_FRAC = 0.1
+MIN_WARM_UP = 2
+MOST_WITHOUT_SIGNAL = 0.95  # beyond it the number of groups started is anybody's guess
+
+RATIOS = {  # name -> metric over metric
+    "wait_share": ("perf/rollout_wait_s", "perf/step_s"),
+    "sync_share": ("perf/weight_sync_s", "perf/step_s"),
+    "score_wait_share": ("rollout/score_wait_s", "rollout/duration_s"),
+    "queue_steps": ("rollout/queue_size", "batch/samples_per_step"),
+    "backward_ratio": ("perf/fwd_bwd_s", "perf/fwd_s"),
+}
+MADE_OF = {name: f"{over} / {under}" for name, (over, under) in RATIOS.items()} | {
+    "backpressure_s_per_step": "rollout/backpressure_s x groups started per step",
+    "backpressure_share": "rollout/backpressure_s x groups started per step / perf/step_s",
+    "queue_fill": "rollout/queue_size / (batch/samples_per_step x rollout.max_staleness)",
+    "concurrency_at_limit": "rollout/concurrency / rollout.max_concurrent_rollouts",
+    "gradient_checkpointing": "model.gradient_checkpointing",
+}
+
+
+def warm_up(windows: int) -> int:
+    """How many windows at the start do not count."""
+    return max(MIN_WARM_UP, math.ceil(WARM_UP_FRAC * windows))
+
+
+def means_of(history: History) -> dict[str, float]:
+    """Mean of each metric over the windows that have it."""
+    names = sorted({name for record in history.records for name in record})
+    means = {name: history.mean(name) for name in names}
+    return {name: value for name, value in means.items() if value is not None}
+
+
+def quantities_of(history: History) -> dict[str, float]:
+    """The metrics' means, and what can be computed from them by the names in `MADE_OF`."""
+    means, knobs = means_of(history), knobs_of(history)
+    quantities = dict(means)
+    for name, (over, under) in RATIOS.items():
+        if over in means and means.get(under, 0.0) > 0:
+            quantities[name] = means[over] / means[under]
+    if means.get("perf/step_s", 0.0) > 0 and "rollout/backpressure_s" in means:
+        backpressure = _backpressure_per_step(means)
+        quantities["backpressure_s_per_step"] = backpressure
+        quantities["backpressure_share"] = backpressure / means["perf/step_s"]
+    if "queue_steps" in quantities:
+        quantities["queue_fill"] = quantities["queue_steps"] / max(knobs.max_staleness, 1)
+    if "rollout/concurrency" in means:
+        limit = knobs.max_concurrent_rollouts
+        quantities["concurrency_at_limit"] = means["rollout/concurrency"] / limit
+    quantities["gradient_checkpointing"] = float(knobs.gradient_checkpointing)
+    return quantities
+
+
+def _backpressure_per_step(means: Mapping[str, float]) -> float:
+    """Seconds of each step that generation is held back.
+
+    The metric is a mean over groups, which start one after the other: their waits add up. Groups
+    without signal are started too, but no step counts them.
+    """
+    trained = means.get("batch/groups_per_step")
+    if trained is None:
+        return min(means["rollout/backpressure_s"], means["perf/step_s"])
+    without_signal = min(means.get("frac_reward_zero_std", 0.0), MOST_WITHOUT_SIGNAL)
+    started = trained / (1.0 - without_signal)
+    return min(means["rollout/backpressure_s"] * started, means["perf/step_s"])
+
+
+def knobs_of(history: History) -> Knobs:
+    """The run's settings; the defaults where there is no configuration beside the metrics."""
+    config = history.config
+    if config is None:
+        return Knobs()
+    nproc = config.trainer.nproc_per_node
+    return Knobs(
+        max_staleness=config.rollout.max_staleness,
+        max_concurrent_rollouts=config.rollout.max_concurrent_rollouts,
+        token_budget=config.trainer.token_budget,
+        data_parallel_size=config.server.data_parallel_size,
+        nproc_per_node=1 if nproc == "auto" else nproc,
+        gradient_checkpointing=config.model.gradient_checkpointing,
+        weight_sync_steps=config.sync.weight_sync_steps,
+    )
