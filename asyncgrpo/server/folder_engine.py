@@ -9,10 +9,10 @@ carry their Hugging Face checkpoint names; those absent keep their weights. Impo
 vLLM's workers.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors import safe_open
@@ -35,6 +35,8 @@ from vllm.platforms import current_platform
 
 from asyncgrpo.errors import SyncError
 from asyncgrpo.server.weight_folder import verified_files
+
+NamedTensor = tuple[str, torch.Tensor]
 
 
 @dataclass
@@ -84,7 +86,10 @@ class FolderWeightTransferEngine(WeightTransferEngine[FolderInitInfo, FolderUpda
         files = verified_files(Path(update_info.path), version=update_info.version)
         initialize_layerwise_reload(self.model)
         try:
-            self.model.load_weights(_tensors(files))
+            load_weights = cast(
+                "Callable[[Iterator[NamedTensor]], object]", self.model.load_weights
+            )
+            load_weights(_tensors(files))
             partial = _drop_partly_loaded(self.model)
         finally:
             finalize_layerwise_reload(self.model, self.model_config)
@@ -96,7 +101,7 @@ class FolderWeightTransferEngine(WeightTransferEngine[FolderInitInfo, FolderUpda
             )
 
 
-def _tensors(files: tuple[Path, ...]) -> Iterator[tuple[str, torch.Tensor]]:
+def _tensors(files: tuple[Path, ...]) -> Iterator[NamedTensor]:
     for path in files:
         with safe_open(path, framework="pt", device="cpu") as file:
             for name in file.keys():  # noqa: SIM118 - not a mapping
@@ -113,7 +118,7 @@ def _drop_partly_loaded(model: torch.nn.Module) -> list[str]:
         info = get_layerwise_info(layer)
         if not info.can_load() or isinstance(layer, VocabParallelEmbedding):
             continue
-        if 0 < info.load_numel < info.load_numel_total:
+        if 0 < info.load_numel < (info.load_numel_total or 0):
             info.loaded_weights.clear()
             info.load_numel = 0
             partial.append(name)

@@ -70,8 +70,8 @@ def read_manifest(folder: Path) -> Manifest:
         return msgspec.json.decode(path.read_bytes(), type=Manifest)
     except OSError as error:
         raise SyncError(
-            f"{path}: cannot be read ({error.strerror}); weights are published as a folder with a "
-            f"{MANIFEST}, seen at the same path by trainer and server: check sync.path and the mount"
+            f"{path}: cannot be read ({error.strerror}); trainer and server must see the "
+            "folder at the same path: check sync.path and the mount"
         ) from error
     except msgspec.DecodeError as error:
         raise SyncError(f"{path}: not a manifest of weights ({error}); it is torn") from error

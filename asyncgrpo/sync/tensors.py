@@ -10,7 +10,7 @@ them and out again would leave rounding behind, sync after sync.)
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -131,7 +131,7 @@ def _unseen(entries: Iterator[_Entry], seen: set[int]) -> Iterator[_Entry]:
 def _plain_entries(name: str, module: nn.Module, *, recurse: bool) -> Iterator[_Entry]:
     for suffix, parameter in module.named_parameters(recurse=recurse):
         full_name = f"{name}.{suffix}" if name else suffix
-        yield _Entry(full_name, (parameter,), lambda weight: weight, parameter.requires_grad)
+        yield _Entry(full_name, (parameter,), _unchanged, parameter.requires_grad)
 
 
 def _wrapped_entries(name: str, module: nn.Module) -> Iterator[_Entry]:
@@ -150,42 +150,47 @@ def _lora_entries(name: str, layer: BaseTunerLayer) -> Iterator[_Entry]:
         if suffix == "weight":
             yield _merged_entry(f"{name}.weight", layer, parameter)
         else:
-            trained = parameter.requires_grad
-            yield _Entry(f"{name}.{suffix}", (parameter,), lambda bias: bias, trained)
+            yield _Entry(f"{name}.{suffix}", (parameter,), _unchanged, parameter.requires_grad)
 
 
-def _merged_entry(name: str, layer: LoraLayer, weight: nn.Parameter) -> _Entry:
+def _merged_entry(name: str, layer: LoraLayer, weight: Tensor) -> _Entry:
     scale = float(layer.scaling[ADAPTER])
-    if isinstance(layer, LoraEmbedding):
-        transposed = True
-        A, B = layer.lora_embedding_A[ADAPTER], layer.lora_embedding_B[ADAPTER]
-    elif isinstance(layer, LoraLinear) and not layer.lora_bias[ADAPTER]:
-        transposed = bool(layer.fan_in_fan_out)
-        A, B = layer.lora_A[ADAPTER].weight, layer.lora_B[ADAPTER].weight
-    else:
-        raise _unmergeable(name, layer)
+    transposed, factors = _factors(name, layer)
 
     def with_adapter(W: Tensor, A: Tensor, B: Tensor) -> Tensor:
         return _merge(W, A, B, scale, transposed=transposed).to(W.dtype)
 
     def with_dora(W: Tensor, A: Tensor, B: Tensor, magnitude: Tensor) -> Tensor:
         merged = _merge(W, A, B, scale, transposed=transposed)
-        rows = 1 - int(transposed)  # the axis that a row of the layer's outputs runs along
-        norm = merged.norm(dim=rows, keepdim=True)
+        norm = merged.norm(dim=0 if transposed else 1, keepdim=True)
         return (merged * magnitude.float().reshape(norm.shape) / norm).to(W.dtype)
 
     if ADAPTER not in layer.lora_magnitude_vector:
-        return _Entry(name, (weight, A, B), with_adapter, changed=True)
+        return _Entry(name, (weight, *factors), with_adapter, changed=True)
     if isinstance(layer, LoraEmbedding):
         raise _unmergeable(name, layer)
-    magnitude = layer.lora_magnitude_vector[ADAPTER].weight
-    return _Entry(name, (weight, A, B, magnitude), with_dora, changed=True)
+    magnitude = cast("Tensor", layer.lora_magnitude_vector[ADAPTER].weight)
+    return _Entry(name, (weight, *factors, magnitude), with_dora, changed=True)
+
+
+def _factors(name: str, layer: LoraLayer) -> tuple[bool, tuple[Tensor, Tensor]]:
+    """Whether W lies transposed, as in embeddings and Conv1D layers, and the factors A and B."""
+    if isinstance(layer, LoraEmbedding):
+        return True, (layer.lora_embedding_A[ADAPTER], layer.lora_embedding_B[ADAPTER])
+    if not isinstance(layer, LoraLinear) or layer.lora_bias[ADAPTER]:
+        raise _unmergeable(name, layer)
+    factors = (layer.lora_A[ADAPTER].weight, layer.lora_B[ADAPTER].weight)
+    return bool(layer.fan_in_fan_out), cast("tuple[Tensor, Tensor]", factors)
 
 
 def _merge(W: Tensor, A: Tensor, B: Tensor, scale: float, *, transposed: bool) -> Tensor:
-    """W + scale x B A in float32; W lies transposed in embeddings and Conv1D layers."""
+    """W + scale x B A in float32."""
     delta = B.float() @ A.float()
     return W.float() + scale * (delta.T if transposed else delta)
+
+
+def _unchanged(tensor: Tensor) -> Tensor:
+    return tensor
 
 
 def _gathered(tensor: Tensor) -> Tensor:

@@ -41,7 +41,7 @@ def stir(model: torch.nn.Module, size: float, *, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     for parameter in model.parameters():
         if parameter.requires_grad:
-            parameter += size * torch.randn(parameter.shape, generator=generator)
+            parameter.add_(size * torch.randn(parameter.shape, generator=generator))
 
 
 @torch.no_grad()

@@ -56,7 +56,9 @@ def test_copies_do_not_follow_the_training_weights():
         pytest.param({}, id="plain"),
         pytest.param({"use_rslora": True}, id="rank-stabilised scale"),
         pytest.param({"use_dora": True}, id="DoRA"),
-        pytest.param({"rank_pattern": {"v_proj": 2}, "alpha_pattern": {"q_proj": 3}}, id="patterns"),
+        pytest.param(
+            {"rank_pattern": {"v_proj": 2}, "alpha_pattern": {"q_proj": 3}}, id="patterns"
+        ),
         pytest.param({"target_modules": ["embed_tokens", "q_proj"]}, id="embedding"),
         pytest.param({"modules_to_save": ["norm"]}, id="a module trained whole"),
     ],
