@@ -1,0 +1,248 @@
+"""What a running server can do, and whether that is what the run needs.
+
+    ServerClient  --probe-->  Capabilities  --check-->  Verdict(errors, warnings)
+
+`probe` asks rather than compares version numbers, and sends a real request: a server that answers
+/health may still die of its first one. `check` is pure; each message names the flag to change.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from asyncgrpo.config import Config, known
+from asyncgrpo.errors import ServerError
+from asyncgrpo.records import SamplingParams, TurnRequest
+from asyncgrpo.server.api import Endpoint, ServedModel, ServerInfo
+from asyncgrpo.server.client import ServerClient
+from asyncgrpo.server.command import MIDDLEWARE, max_logprobs, max_lora_rank, max_loras
+from asyncgrpo.server.failures import EngineDeadError, RouteMissingError, StatusError
+from asyncgrpo.server.load import ServerLoad
+from asyncgrpo.server.vllm_plugin import BACKEND as FOLDER_BACKEND
+
+PROBE_PROMPT = np.array([1, 2, 3], np.int32)
+PROBE_TOKENS = 2
+NO_ADAPTER = "asyncgrpo-probe"  # a name nobody loads
+# Not one of these endpoints, rather than a server that fails.
+_ENDPOINT_MISSING = (403, 404, 405, 501)
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What `probe` found out about one server."""
+
+    base_url: str
+    endpoint: Endpoint  # the best that answered
+    models: tuple[ServedModel, ...]
+    info: ServerInfo | None  # None = without VLLM_SERVER_DEV_MODE=1
+    load: ServerLoad | None  # None = without /metrics
+    lora_routes: bool
+
+    @property
+    def block_size(self) -> int | None:
+        """Tokens per KV block, as far as the server says."""
+        reported = self.load.block_size if self.load else None
+        return reported or (self.info.block_size if self.info else None)
+
+
+class Verdict(NamedTuple):
+    """What keeps the run from starting, and what its user should know."""
+
+    errors: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+# Asking
+
+
+async def probe(client: ServerClient, config: Config) -> Capabilities:
+    """Ask one healthy server what it can do; from here on `client` uses its best endpoint.
+
+    Raises:
+        ServerError: no endpoint generates, or the engine died of the attempt.
+    """
+    models = await client.models()
+    await choose_endpoint(client, _policy(config, models), config.loss.num_sampler_logprobs)
+    return Capabilities(
+        base_url=client.base_url,
+        endpoint=client.endpoint,
+        models=models,
+        info=await _info(client),
+        load=await _load(client),
+        lora_routes=await _has_lora_routes(client),
+    )
+
+
+async def choose_endpoint(client: ServerClient, policy: str, num_logprobs: int = 0) -> Endpoint:
+    """Have `client` generate through the first endpoint that answers a seeded request.
+
+    The request also warms the server up, which compiles for seconds at the first one.
+
+    Raises:
+        ServerError: none answers.
+    """
+    sampling = SamplingParams(num_logprobs=num_logprobs)
+    request = TurnRequest(policy, PROBE_PROMPT, PROBE_TOKENS, seed=0, sampling=sampling)
+    refusals: list[str] = []
+    for endpoint in Endpoint:
+        try:
+            turn = await client.generate_once(request, endpoint)
+        except EngineDeadError as error:
+            raise EngineDeadError(
+                f"{error}. It died of the first request: on CPU vLLM needs attention heads of 32, "
+                "64, ... values (head_dim)"
+            ) from error
+        except StatusError as error:
+            if error.status not in _ENDPOINT_MISSING:
+                raise
+            refusals.append(str(error))
+            continue
+        if not 1 <= turn.output_ids.size <= PROBE_TOKENS:
+            raise ServerError(
+                f"{client.base_url}{endpoint.value} answered {turn.output_ids.size} tokens to a "
+                f"request for {PROBE_TOKENS}"
+            )
+        client.endpoint = endpoint
+        return endpoint
+    raise ServerError(f"{client.base_url} generates through no endpoint:\n" + "\n".join(refusals))
+
+
+def _policy(config: Config, models: tuple[ServedModel, ...]) -> str:
+    """A name that the server answers to, even if it is not the one the run asks for."""
+    names = [model.name for model in models if model.parent is None]
+    wanted = config.model.name_or_path
+    return wanted if wanted in names or not names else names[0]
+
+
+async def _info(client: ServerClient) -> ServerInfo | None:
+    try:
+        return await client.server_info()
+    except RouteMissingError:
+        return None
+
+
+async def _load(client: ServerClient) -> ServerLoad | None:
+    try:
+        return await client.load()
+    except StatusError:
+        return None
+
+
+async def _has_lora_routes(client: ServerClient) -> bool:
+    try:
+        await client.unload_adapter(NO_ADAPTER)
+    except RouteMissingError:
+        return False
+    except StatusError:
+        return True
+    return True
+
+
+# Judging
+
+
+def check(found: Capabilities, config: Config) -> Verdict:
+    """Compare what the server does with what the run needs."""
+    errors = [*_model_errors(found, config), *_info_errors(found, config)]
+    return Verdict(
+        tuple(f"{found.base_url}: {message}" for message in errors),
+        tuple(f"{found.base_url}: {message}" for message in _warnings(found, config)),
+    )
+
+
+def _model_errors(found: Capabilities, config: Config) -> list[str]:
+    wanted = config.model.name_or_path
+    served = [model for model in found.models if model.parent is None]
+    match = next((model for model in served if model.name == wanted), None)
+    if match is None:
+        names = ", ".join(model.name for model in served) or "nothing"
+        return [
+            (
+                f"vLLM serves {names}, not {wanted}: start it with --served-model-name {wanted}, or "
+                "set model.name_or_path"
+            )
+        ]
+    limit, needed = match.max_model_len, known(config.server.max_model_len)
+    if limit is not None and limit < needed:
+        return [
+            (
+                f"vLLM takes {limit} tokens of context; server.max_model_len is {needed}: start it "
+                f"with --max-model-len {needed}, or lower server.max_model_len"
+            )
+        ]
+    return []
+
+
+def _info_errors(found: Capabilities, config: Config) -> list[str]:
+    info = found.info
+    if info is None:
+        return ["/server_info is missing: start vLLM with VLLM_SERVER_DEV_MODE=1"]
+    errors: list[str] = []
+    if info.logprobs_mode != "processed_logprobs":
+        errors.append(
+            f"vLLM reports {info.logprobs_mode}, which are not those it sampled from: start it "
+            "with --logprobs-mode processed_logprobs"
+        )
+    wanted = max_logprobs(config)
+    if found.endpoint is not Endpoint.GENERATE:
+        wanted = config.loss.num_sampler_logprobs
+    if 0 <= info.max_logprobs < wanted:
+        errors.append(
+            f"vLLM reports at most {info.max_logprobs} logprobs; loss.num_sampler_logprobs "
+            f"{config.loss.num_sampler_logprobs} needs {wanted}: start it with --max-logprobs "
+            f"{wanted}"
+        )
+    adapter = known(config.sync.backend) == "adapter"
+    return errors + (_lora_errors(found, info, config) if adapter else _folder_errors(info))
+
+
+def _lora_errors(found: Capabilities, info: ServerInfo, config: Config) -> list[str]:
+    if info.max_loras is None or info.max_lora_rank is None:
+        return ["vLLM serves no LoRA adapters: start it with --enable-lora"]
+    errors: list[str] = []
+    slots, rank = max_loras(config), max_lora_rank(config)
+    if info.max_loras < slots:
+        errors.append(
+            f"vLLM serves {info.max_loras} LoRA slots; max_staleness "
+            f"{config.rollout.max_staleness} needs {slots}: start it with --max-loras {slots}"
+        )
+    if info.max_lora_rank < rank:
+        errors.append(
+            f"vLLM takes LoRA rank {info.max_lora_rank}; the adapter needs {rank}: start it with "
+            f"--max-lora-rank {rank}"
+        )
+    if not found.lora_routes:
+        errors.append(
+            "vLLM loads no adapters at run time: start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"
+        )
+    return errors
+
+
+def _folder_errors(info: ServerInfo) -> list[str]:
+    if info.weight_transfer_backend == FOLDER_BACKEND:
+        return []
+    return [
+        (
+            f"vLLM's weight transfer is {info.weight_transfer_backend or 'off'}; sync.backend folder "
+            f'needs --weight-transfer-config \'{{"backend": "{FOLDER_BACKEND}"}}\''
+        )
+    ]
+
+
+def _warnings(found: Capabilities, config: Config) -> list[str]:
+    warnings: list[str] = []
+    trained = config.model.dtype
+    if found.info is not None and trained not in {"auto", found.info.dtype}:
+        warnings.append(
+            f"vLLM computes in {found.info.dtype} and the trainer in {trained}: their logprobs "
+            f"differ by rounding. Start vLLM with --dtype {trained}"
+        )
+    if found.endpoint is not Endpoint.PACKED:
+        warnings.append(
+            f"generating through {found.endpoint.value}, which is slower with top logprobs: start "
+            f"vLLM with --middleware {MIDDLEWARE}"
+        )
+    if found.load is None:
+        warnings.append("no /metrics: the cap on rollouts is rollout.max_concurrent_rollouts")
+    return warnings

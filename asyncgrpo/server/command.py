@@ -1,0 +1,188 @@
+"""vLLM's command line for a run: every flag and variable that this configuration needs.
+
+    Config, port, device kind  --server_command-->  ProcessCommand(argv, env)
+
+Flags are a mapping until the end, so that `server.extra_args` replaces ours key by key: true is a
+bare flag, false is `--no-...`, null drops one of ours, a mapping or list is JSON.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from asyncgrpo.config import Config, known
+from asyncgrpo.config.model import LORA_RANK_LIMITS
+from asyncgrpo.errors import ConfigError
+from asyncgrpo.server.vllm_plugin import BACKEND as FOLDER_BACKEND
+
+MODULE = "vllm.entrypoints.openai.api_server"  # the CPU build has no `vllm` command
+MIDDLEWARE = "asyncgrpo.server.packed.PackedEndpoint"
+SPARE_LORAS = 2  # beyond max_staleness: the current version, and the one being published
+DEFAULT_MAX_LOGPROBS = 20
+# /inference/v1/generate counts the sampled token among the K, so one more is asked of it.
+SPARE_LOGPROBS = 1
+CPU_BATCHED_TOKENS = 4096
+CPU_KV_CACHE_GIB = 2
+CPU_MOST_SEQUENCES = 256
+
+
+@dataclass(frozen=True)
+class ProcessCommand:
+    """What to execute, and the variables to set on top of the environment it inherits."""
+
+    argv: tuple[str, ...]
+    env: dict[str, str]
+
+
+def server_command(
+    config: Config,
+    port: int,
+    device_kind: str,
+    environ: Mapping[str, str] = os.environ,
+) -> ProcessCommand:
+    """The command that starts vLLM for `config` on `port`; `device_kind` is cpu or cuda.
+
+    The API key is looked up in `environ` and handed on as a variable: argv is for all to see.
+
+    Raises:
+        ConfigError: the variable that `server.api_key_env` names is not set.
+    """
+    flags = _flags(config, port) | _sync_flags(config)
+    if device_kind == "cpu":
+        flags |= _cpu_flags(config)
+    for name, value in config.server.extra_args.items():
+        flags[_flag_name(name)] = value
+    argv = [config.server.python or sys.executable, "-m", MODULE]
+    for name, value in flags.items():
+        argv += _spell(name, value)
+    env = _env(config, device_kind) | _key_env(config, environ) | dict(config.server.env)
+    return ProcessCommand(tuple(argv), env)
+
+
+def max_lora_rank(config: Config) -> int:
+    """The smallest rank limit of vLLM's that holds the adapter."""
+    peft = config.model.peft
+    assert peft is not None, "adapter sync needs model.peft; the configuration was checked"
+    if peft.server_rank is None:
+        raise ConfigError(
+            f"model.peft.r: got rank {peft.highest_rank}; vLLM serves at most "
+            f"{LORA_RANK_LIMITS[-1]}. Lower it, or set sync.backend: folder"
+        )
+    return peft.server_rank
+
+
+def max_loras(config: Config) -> int:
+    """Adapter versions that one batch may mix."""
+    return config.rollout.max_staleness + SPARE_LORAS
+
+
+def max_logprobs(config: Config) -> int:
+    """Top logprobs that a request of this run may ask for, on any endpoint."""
+    return config.loss.num_sampler_logprobs + SPARE_LOGPROBS
+
+
+def _flags(config: Config, port: int) -> dict[str, Any]:
+    server, model = config.server, config.model
+    return {
+        "model": model.name_or_path,
+        # Requests name the policy exactly so, whatever vLLM makes of a relative path.
+        "served-model-name": model.name_or_path,
+        "revision": model.revision,
+        "trust-remote-code": True if model.trust_remote_code else None,
+        "host": server.host,
+        "port": port,
+        "dtype": server.dtype,
+        "max-model-len": known(server.max_model_len),
+        "tensor-parallel-size": server.tensor_parallel_size,
+        "data-parallel-size": _unless(server.data_parallel_size, 1),
+        "gpu-memory-utilization": server.gpu_memory_utilization,
+        "api-server-count": server.api_server_count,
+        "seed": config.rollout.seed,
+        # The ratio needs the distribution that was sampled from, after temperature...
+        "logprobs-mode": "processed_logprobs",
+        "max-logprobs": max(DEFAULT_MAX_LOGPROBS, max_logprobs(config)),
+        # ... and that one must be ours: a model's own generation_config may hide a top_p.
+        "generation-config": "vllm",
+        "enable-scale-out": True,
+        "middleware": MIDDLEWARE,
+        "disable-uvicorn-access-log": True,
+        "uvicorn-log-level": "warning",
+    }
+
+
+def _sync_flags(config: Config) -> dict[str, Any]:
+    if known(config.sync.backend) == "adapter":
+        return {
+            "enable-lora": True,
+            "max-lora-rank": max_lora_rank(config),
+            "max-loras": max_loras(config),
+            "max-cpu-loras": max_loras(config),
+        }
+    return {"weight-transfer-config": {"backend": FOLDER_BACKEND}}
+
+
+def _cpu_flags(config: Config) -> dict[str, Any]:
+    return {
+        "enforce-eager": True,
+        # vLLM's CPU engine dies of a seeded request whose prefill was chunked.
+        "enable-chunked-prefill": False,
+        "max-num-batched-tokens": max(CPU_BATCHED_TOKENS, known(config.server.max_model_len)),
+        "max-num-seqs": min(CPU_MOST_SEQUENCES, config.rollout.max_concurrent_rollouts),
+    }
+
+
+def _env(config: Config, device_kind: str) -> dict[str, str]:
+    env = {
+        "VLLM_SERVER_DEV_MODE": "1",  # pause, resume, weight transfer, /server_info
+        "VLLM_NO_USAGE_STATS": "1",
+        "PYTHONUNBUFFERED": "1",
+    }
+    if known(config.sync.backend) == "adapter":
+        env["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
+    if device_kind == "cpu":
+        env["CUDA_VISIBLE_DEVICES"] = ""
+        env["VLLM_CPU_KVCACHE_SPACE"] = str(CPU_KV_CACHE_GIB)
+        # vLLM would pin its threads to cores, where the trainer's wait for the same ones.
+        env["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
+    else:
+        devices = known(config.server.devices)
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(str(device) for device in devices)
+    return env
+
+
+def _key_env(config: Config, environ: Mapping[str, str]) -> dict[str, str]:
+    name = config.server.api_key_env
+    if name is None:
+        return {}
+    key = environ.get(name)
+    if not key:
+        raise ConfigError(
+            f"server.api_key_env: the environment variable {name} is not set; export the "
+            "servers' API key there"
+        )
+    return {"VLLM_API_KEY": key}
+
+
+def _unless(value: int, default: int) -> int | None:
+    return None if value == default else value
+
+
+def _flag_name(given: str) -> str:
+    return given.lstrip("-").replace("_", "-")
+
+
+def _spell(name: str, value: Any) -> list[str]:
+    match value:
+        case None:
+            return []
+        case True:
+            return [f"--{name}"]
+        case False:
+            return [f"--no-{name}"]
+        case Mapping() | list() | tuple():
+            return [f"--{name}", json.dumps(value)]
+        case _:
+            return [f"--{name}", str(value)]
