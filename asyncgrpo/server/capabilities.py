@@ -159,8 +159,8 @@ def _model_errors(found: Capabilities, config: Config) -> list[str]:
         names = ", ".join(model.name for model in served) or "nothing"
         return [
             (
-                f"vLLM serves {names}, not {wanted}: start it with --served-model-name {wanted}, or "
-                "set model.name_or_path"
+                f"vLLM serves {names}, not {wanted}: start it with --served-model-name "
+                f"{wanted}, or set model.name_or_path"
             )
         ]
     limit, needed = match.max_model_len, known(config.server.max_model_len)
@@ -224,8 +224,8 @@ def _folder_errors(info: ServerInfo) -> list[str]:
         return []
     return [
         (
-            f"vLLM's weight transfer is {info.weight_transfer_backend or 'off'}; sync.backend folder "
-            f'needs --weight-transfer-config \'{{"backend": "{FOLDER_BACKEND}"}}\''
+            f"vLLM's weight transfer is {info.weight_transfer_backend or 'off'}; sync.backend "
+            f'folder needs --weight-transfer-config \'{{"backend": "{FOLDER_BACKEND}"}}\''
         )
     ]
 
