@@ -1,0 +1,17 @@
+"""Built-in reward functions, named in a recipe as `asyncgrpo.rewards:accuracy_reward`."""
+
+from asyncgrpo.rewards.accuracy import accuracy_reward
+from asyncgrpo.rewards.text import (
+    exact_match_reward,
+    format_reward,
+    gsm8k_reward,
+    length_reward,
+)
+
+__all__ = [
+    "accuracy_reward",
+    "exact_match_reward",
+    "format_reward",
+    "gsm8k_reward",
+    "length_reward",
+]
