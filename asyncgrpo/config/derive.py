@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from asyncgrpo.config.describe import sections_at
 from asyncgrpo.config.problems import Key
 from asyncgrpo.config.tree import Config
 
@@ -22,7 +23,7 @@ class Facts:
 
     cuda_count: int = 0
     recipe_name: str = "run"  # the recipe's file name without its suffix
-    working_dir: str = ""  # absolute; "" = the current one
+    working_dir: str = ""  # absolute
     model_max_positions: int | None = None
     model_dtype: str | None = None  # of the checkpoint, such as "bfloat16"
     server_urls: tuple[str, ...] | None = None  # of the servers launched
@@ -91,7 +92,7 @@ def _run_name(_: Config, facts: Facts) -> _Found:
 
 
 def _run_dir(config: Config, facts: Facts) -> _Found:
-    folder = Path(facts.working_dir or Path.cwd()) / "runs" / str(config.run.name)
+    folder = Path(facts.working_dir) / "runs" / str(config.run.name)
     return _Found(str(folder), "runs/<run.name> in the working directory")
 
 
@@ -259,5 +260,6 @@ def undo(tree: dict[str, Any], derived: tuple[str, ...]) -> None:
 
 def _open_value(section: str, leaf: str) -> object:
     """null, or `auto` where null is no value of the key."""
-    default = type(Config.model_fields[section].get_default()).model_fields[leaf].default
+    (model,) = sections_at(Config.model_fields[section].annotation)
+    default = model.model_fields[leaf].default
     return default if default in _OPEN else "auto"

@@ -14,7 +14,7 @@ from typing import Any, cast
 from asyncgrpo.config import not_yet, rules
 from asyncgrpo.config.check import check_fields
 from asyncgrpo.config.derive import Derivation, Facts, derive, undo
-from asyncgrpo.config.merge import Layer, merge, origin_of, read_layers
+from asyncgrpo.config.merge import EXTENDS, Layer, keys_of, merge, origin_of, read_layers
 from asyncgrpo.config.paths import Resolver
 from asyncgrpo.config.problems import Key, Origin, Problem, config_error, dotted
 from asyncgrpo.config.resolved import read_document
@@ -86,7 +86,11 @@ def reload(
     kept = {"run.name", "run.dir", "sync.path"}
     undo(tree, tuple(key for key in document["derived"] if key not in kept))
     lines = parse_mapping(file.read_text(encoding="utf-8"), str(file)).lines
-    origins = {key[1:]: Origin(str(file), line) for key, line in lines.items() if len(key) > 1}
+    origins = {
+        key: Origin(str(file), lines["config", *key])
+        for key in keys_of(tree)
+        if ("config", *key) in lines
+    }
     flags = Flags(no_checkpoints=no_checkpoints or tree["checkpoint"]["save_steps"] is None)
     return _finish([Layer(tree, origins)], str(file), overrides, [], flags, paths_must_exist=True)
 
@@ -121,9 +125,8 @@ def _finish(
     *,
     paths_must_exist: bool,
 ) -> LoadedRecipe:
-    unreadable = bool(problems) and not layers
-    if unreadable:
-        raise config_error(problems)
+    if any(problem.key in {"", EXTENDS} for problem in problems):
+        raise config_error(problems)  # a file is missing: what it would set is not known
     merged = merge(layers, overrides, _defaults())
     Resolver(merged, recipe, must_exist=paths_must_exist).run()
     checked = check_fields(merged, recipe)

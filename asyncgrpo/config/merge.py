@@ -7,6 +7,7 @@ relative to the one that extends. omegaconf merges and interpolates (`${trainer.
 of keys left at their default) and goes no further than this file.
 """
 
+import copy
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -58,19 +59,35 @@ def origin_of(key: Key, origins: Mapping[Key, Origin], default: Origin) -> Origi
 
 def merge(base: Sequence[Layer], overrides: Sequence[str], defaults: Tree) -> Merged:
     """Put the layers and then the overrides on top of each other, and interpolate."""
-    from omegaconf import DictConfig, OmegaConf
+    from omegaconf import OmegaConf
 
     merged = Merged()
-    layers = [*base, *_override_layers(overrides, merged.problems)]
-    combined = OmegaConf.create({})
-    for layer in layers:
+    for layer in (*base, *_override_layers(overrides, merged.problems)):
         _lay_origins(merged.origins, layer)
         _take_out_unreadable(merged, layer)
-        combined = cast("DictConfig", OmegaConf.merge(combined, layer.tree))
-    merged.tree = cast("Tree", OmegaConf.to_container(combined, resolve=False))
-    scope = cast("DictConfig", OmegaConf.merge(defaults, combined))
+        merged.tree = _on_top(merged.tree, layer.tree)
+    scope = OmegaConf.create(_on_top(defaults, merged.tree))
     _interpolate(merged, scope)
     return merged
+
+
+def _on_top(lower: Tree, upper: Tree) -> Tree:
+    """`upper` over `lower`: mappings merge, everything else is replaced."""
+    from omegaconf import OmegaConf
+
+    lower = copy.deepcopy(lower)
+    _make_way(lower, upper)
+    return cast("Tree", OmegaConf.to_container(OmegaConf.merge(lower, upper), resolve=False))
+
+
+def _make_way(lower: Tree, upper: Tree) -> None:
+    """Take out of `lower` what `upper` replaces; omegaconf refuses a mapping on a list."""
+    for name in lower.keys() & upper.keys():
+        below, above = lower[name], upper[name]
+        if isinstance(below, dict) and isinstance(above, dict):
+            _make_way(cast("Tree", below), cast("Tree", above))
+        else:
+            del lower[name]
 
 
 def read_layers(file: str, problems: list[Problem]) -> list[Layer]:
@@ -149,10 +166,11 @@ def _override_layers(overrides: Sequence[str], problems: list[Problem]) -> Itera
         for part in reversed(key):
             tree = {str(part): tree}
         origins = {key[:length]: origin for length in range(1, len(key) + 1)}
-        yield Layer(tree, origins | {key + rest: origin for rest in _keys(value)})
+        yield Layer(tree, origins | {key + rest: origin for rest in keys_of(value)})
 
 
-def _keys(value: object) -> Iterator[Key]:
+def keys_of(value: object) -> Iterator[Key]:
+    """Every key of a tree, at any depth."""
     items: list[tuple[Any, Any]] = []
     if isinstance(value, Mapping):
         items = list(cast("Mapping[str, object]", value).items())
@@ -160,7 +178,7 @@ def _keys(value: object) -> Iterator[Key]:
         items = list(enumerate(cast("list[object]", value)))
     for part, inner in items:
         yield (part,)
-        yield from ((part, *rest) for rest in _keys(inner))
+        yield from ((part, *rest) for rest in keys_of(inner))
 
 
 def _lay_origins(origins: dict[Key, Origin], layer: Layer) -> None:
@@ -226,5 +244,5 @@ def _interpolate(merged: Merged, scope: Any) -> None:
 
 
 def _texts(tree: Tree) -> list[tuple[Key, str]]:
-    found = [(key, value_at(tree, key)) for key in _keys(tree)]
+    found = [(key, value_at(tree, key)) for key in keys_of(tree)]
     return [(key, value) for key, value in found if isinstance(value, str)]

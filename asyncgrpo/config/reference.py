@@ -36,17 +36,20 @@ and all errors of a recipe are shown at once, each with file and line.
 
 | to | write |
 |---|---|
-| build on other files | `extends: [../configs/cpu.yaml]`, relative to the file; merged left to right, the recipe last |
+| build on other files | `extends: [../configs/cpu.yaml]`, relative to the file; the recipe wins |
 | change a key for one run | `asyncgrpo train recipe.yaml loss.epsilon=0.1 'server.devices=[0,1]'` |
 | use another key's value | `${trainer.max_steps}`; `\\${` for the characters |
 | pass a vLLM flag that has no key | `server.extra_args: {max-num-seqs: 64}` |
 
-Mappings merge key by key; lists and everything else are replaced whole.
+Of several files in `extends`, later ones win. Mappings merge key by key; lists and everything else
+are replaced whole.
 
-A path (`model.name_or_path`, `data.path`, `./file.py:name`, ...) is looked for beside the file that
-names it, then beside the recipe, then in the working directory. `model.name_or_path` and
-`data.path` are hub ids where no such path exists. `run.dir` and `sync.path` are written, so they are
-relative to the working directory. Secrets are never values of a key: `*_env` keys name environment variables.
+A path (`model.name_or_path`, `data.path`, `./file.py:name`, ...) is looked for beside the file
+that names it, then beside the recipe, then in the working directory. `model.name_or_path` and
+`data.path` are hub ids where no such path exists. `run.dir` and `sync.path` are written, so they
+are relative to the working directory.
+
+Secrets are never values of a key: the keys that end in `_env` name environment variables.
 """
 
 
@@ -103,7 +106,7 @@ def _about(info: FieldInfo) -> str:
 
 def _not_yet() -> Iterator[str]:
     yield "## Not yet available\n"
-    yield "These keys are known, but take fewer values than their type says; others are refused by name.\n"
+    yield "These keys take fewer values than their type says; the others are refused by name.\n"
     yield "| key | instead |"
     yield "|---|---|"
     for row in NOT_YET:

@@ -1,0 +1,166 @@
+"""Broken recipes and exactly what their authors read."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from asyncgrpo.config import load_recipe
+from asyncgrpo.errors import ConfigError
+from tests.config.recipe_files import VALID, load, write
+
+BROKEN = {
+    "a misspelt key": (
+        VALID + "  max_stalenes: 2\n",
+        "recipe.yaml:7  rollout.max_stalenes: unknown key; did you mean `max_staleness`?",
+    ),
+    "a key in the wrong section": (
+        VALID + "loss:\n  learning_rate: 1.0e-6\n",
+        "recipe.yaml:8  loss.learning_rate: unknown key; did you mean `trainer.learning_rate`?",
+    ),
+    "an unknown section": (
+        VALID + "traner:\n  max_steps: 3\n",
+        "recipe.yaml:7  traner: unknown key; did you mean `trainer`?",
+    ),
+    "a wrong type": (
+        VALID + "  num_generations: eight\n",
+        "recipe.yaml:7  rollout.num_generations: got 'eight', expected a whole number >= 2",
+    ),
+    "a value out of range": (
+        VALID + "trainer:\n  adam_beta1: 1.5\n",
+        "recipe.yaml:8  trainer.adam_beta1: got 1.5, expected a number >= 0 and < 1",
+    ),
+    "an unknown choice": (
+        VALID + "loss:\n  normalization: steps\n",
+        (
+            "recipe.yaml:8  loss.normalization: got 'steps', expected one of microbatch, step; "
+            "did you mean `step`?"
+        ),
+    ),
+    "a required key that is missing": (
+        VALID.replace("name_or_path: org/model", "revision: main"),
+        "recipe.yaml:1  model.name_or_path: missing; expected text",
+    ),
+    "a key set twice": (
+        VALID + "  seed: 1\n  seed: 2\n",
+        "recipe.yaml:8  rollout.seed: set twice; first on line 7",
+    ),
+    "YAML that is none": (
+        VALID + "  stop: ['a\n",
+        "recipe.yaml:8  not valid YAML: found unexpected end of stream",
+    ),
+    "a reward with an unknown key": (
+        VALID.replace("[package.rewards:right]", "\n  - path: a:f\n    weigth: 2"),
+        "recipe.yaml:8  rollout.rewards[0].weigth: unknown key; did you mean `weight`?",
+    ),
+    "an import path that is none": (
+        VALID.replace("package.rewards:right", "package.rewards.right"),
+        (
+            "recipe.yaml:6  rollout.rewards[0]: got 'package.rewards.right', expected "
+            "package.module:name or ./file.py:name"
+        ),
+    ),
+    "two keys that do not go together": (
+        VALID + "trainer:\n  lr_scheduler_type: linear\n",
+        (
+            "recipe.yaml:7  trainer.max_steps: missing; trainer.lr_scheduler_type = linear decays "
+            "to the last step"
+        ),
+    ),
+    "something a later version brings": (
+        VALID + "  top_p: 0.95\n",
+        "recipe.yaml:7  rollout.top_p: not yet available: rollout.top_p = 0.95; use 1.0",
+    ),
+    "an interpolation of nothing": (
+        VALID + "  seed: ${trainer.sed}\n",
+        (
+            "recipe.yaml:7  rollout.seed: cannot interpolate '${trainer.sed}': "
+            "Interpolation key 'trainer.sed' not found"
+        ),
+    ),
+    "a dotted key": (
+        VALID + "loss.epsilon: 0.1\n",
+        (
+            "recipe.yaml:7  loss.epsilon: unknown key; write one key per level, or `key=value` on "
+            "the command line"
+        ),
+    ),
+    "a section that is no mapping": (
+        VALID + "run: 5\n",
+        "recipe.yaml:7  run: got 5, expected a mapping with name, dir, grace_s",
+    ),
+    "a port out of range": (
+        VALID + "server:\n  port: 99999\n",
+        "recipe.yaml:8  server.port: got 99999, expected auto, or a whole number >= 1 and <= 65535",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "message"), BROKEN.values(), ids=BROKEN)
+def test_a_broken_recipe_is_answered_with_file_line_and_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str
+):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, text)
+    with pytest.raises(ConfigError) as error:
+        load_recipe("recipe.yaml")
+    assert str(error.value) == message
+
+
+def test_all_errors_come_at_once_by_file_and_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, "loss:\n  epsilon: 2\nnonsense: 1\n", "base.yaml")
+    write(
+        tmp_path,
+        "extends: base.yaml\n"
+        + VALID.replace("[package.rewards:right]", "[]")
+        + "  top_k: 5\n  max_stalenes: 1\nserver:\n  host: 0.0.0.0\n  max_model_len: no\n",
+    )
+    with pytest.raises(ConfigError) as error:
+        load_recipe("recipe.yaml", ["loss.correction=icepop", "nonsense", "run.nam=x"])
+    lines = str(error.value).splitlines()
+    assert [line.split("  ")[0] for line in lines] == [
+        "base.yaml:2",
+        "base.yaml:3",
+        "recipe.yaml:7",
+        "recipe.yaml:8",
+        "recipe.yaml:9",
+        "recipe.yaml:11",
+        "recipe.yaml:12",
+        "override 'loss.correction=icepop'",
+        "override 'nonsense'",
+        "override 'run.nam=x'",
+    ]
+    assert lines[-1] == "override 'run.nam=x'  run.nam: unknown key; did you mean `name`?"
+    assert lines[-2] == "override 'nonsense'  expected key=value, such as loss.epsilon=0.1"
+
+
+def test_a_rule_is_silent_about_a_key_that_has_a_problem(tmp_path: Path):
+    with pytest.raises(ConfigError) as error:
+        load(tmp_path, "rollout.max_completion_length=x", "server.max_model_len=10")
+    assert "shares the context" not in str(error.value)
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_a_missing_recipe_and_a_folder_are_refused(tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"nope.yaml  no such file"):
+        load_recipe(tmp_path / "nope.yaml")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_recipe(tmp_path)
+
+
+def test_an_override_of_extends_is_refused(tmp_path: Path):
+    with pytest.raises(ConfigError, match="belongs in a recipe"):
+        load(tmp_path, "extends=[a.yaml]")
+
+
+def test_overrides_that_are_not_yaml_are_refused(tmp_path: Path):
+    with pytest.raises(ConfigError, match=re.escape("override 'run.name=['  run.name: not valid")):
+        load(tmp_path, "run.name=[")
+
+
+def test_an_empty_recipe_lacks_what_is_required(tmp_path: Path):
+    with pytest.raises(ConfigError) as error:
+        load(tmp_path, text="")
+    keys = [line.split("  ")[1].split(":")[0] for line in str(error.value).splitlines()]
+    assert keys == ["data.path", "model.name_or_path", "rollout.rewards"]
