@@ -65,7 +65,7 @@ def unwrap_peft(model: nn.Module) -> PreTrainedModel:
 
 
 def _refuse_unsupported(causal_lm: PreTrainedModel, text_config: Any, name: str) -> None:
-    if not causal_lm._supports_attention_backend:  # noqa: SLF001 (transformers' own flag, no other)
+    if not getattr(causal_lm, "_supports_attention_backend", False):  # transformers' own flag
         raise ConfigError(f"{name} has attention of its own that packed rows cannot replace")
     unknown = set(getattr(text_config, "layer_types", None) or ()) - SUPPORTED_LAYERS
     if unknown:

@@ -11,7 +11,7 @@ and turns them into their own gradient in place:
 The most extra memory is a few tiles of TILE_LOGITS float32, whatever the row's length.
 
 Letters: N tokens of the row, U predicting positions, T terms (sorted by position), K top sampler
-tokens, H hidden size, V vocabulary.
+tokens, C = 1 + K wanted tokens of a term, H hidden size, V vocabulary.
 """
 
 from dataclasses import dataclass
@@ -54,6 +54,17 @@ class _Tile(NamedTuple):
     term_last: int
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Work:
+    """What to score: nothing here carries a gradient."""
+
+    term_U_T: Tensor  # index of the term's position in U
+    wanted_TC: Tensor  # target and top ids; 0 where absent
+    absent_TC: Tensor
+    shape: LogitShape
+    tiles: list[_Tile]
+
+
 def score_terms(
     hidden_NH: Tensor,
     weight_VH: Tensor,
@@ -87,8 +98,13 @@ def score_terms(
     if torch.is_autocast_enabled(hidden_NH.device.type):
         dtype = torch.get_autocast_dtype(hidden_NH.device.type)
         hidden_UH, weight_VH = hidden_UH.to(dtype), weight_VH.to(dtype)
-    scores = _Head.apply(hidden_UH, weight_VH, bias_V, term_U_T, target_T, top_ids_TK, shape, tiles)
-    return HeadScores(*cast("tuple[Tensor, Tensor, Tensor]", scores))
+    wanted_TC = torch.cat([target_T[:, None], top_ids_TK], dim=1)
+    absent_TC = wanted_TC == NO_TOKEN
+    work = _Work(term_U_T, wanted_TC.masked_fill(absent_TC, 0), absent_TC, shape, tiles)
+    logprobs_TC, entropy_T = cast(
+        "tuple[Tensor, Tensor]", _Head.apply(hidden_UH, weight_VH, bias_V, work)
+    )
+    return HeadScores(logprobs_TC[:, 0], logprobs_TC[:, 1:], entropy_T)
 
 
 def _tiles(terms_per_U: Tensor, positions_per_tile: int) -> list[_Tile]:
@@ -136,60 +152,49 @@ def _through_shape(grad: Tensor, logits: Tensor, shape: LogitShape) -> Tensor:
 class _Head(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        hidden_UH: Tensor,
-        weight_VH: Tensor,
-        bias_V: Tensor | None,
-        term_U_T: Tensor,
-        target_T: Tensor,
-        top_ids_TK: Tensor,
-        shape: LogitShape,
-        tiles: list[_Tile],
-    ) -> tuple[Tensor, Tensor, Tensor]:
+        ctx: Any, hidden_UH: Tensor, weight_VH: Tensor, bias_V: Tensor | None, work: _Work
+    ) -> tuple[Tensor, Tensor]:
         accumulate = torch.promote_types(hidden_UH.dtype, torch.float32)
-        wanted = torch.cat([target_T[:, None], top_ids_TK], dim=1)
-        absent = wanted == NO_TOKEN
-        wanted = wanted.masked_fill(absent, 0)
-        logprobs = hidden_UH.new_empty(wanted.shape, dtype=accumulate)
+        logprobs_TC = hidden_UH.new_empty(work.wanted_TC.shape, dtype=accumulate)
         logsumexp_U = hidden_UH.new_empty(hidden_UH.shape[0], dtype=accumulate)
         entropy_U = torch.empty_like(logsumexp_U)
         with torch.autocast(hidden_UH.device.type, enabled=False):
-            for tile in tiles:
+            for tile in work.tiles:
                 here, terms = slice(tile.first, tile.last), slice(tile.term_first, tile.term_last)
-                logits = _logits(hidden_UH[here], weight_VH, bias_V, shape)
-                row = term_U_T[terms] - tile.first
-                logprobs[terms] = logits[row[:, None], wanted[terms]]
+                logits = _logits(hidden_UH[here], weight_VH, bias_V, work.shape)
+                row = work.term_U_T[terms] - tile.first
+                logprobs_TC[terms] = logits[row[:, None], work.wanted_TC[terms]]
                 logsumexp_U[here], entropy_U[here] = _normalizer_and_entropy(logits)
-        logprobs -= logsumexp_U[term_U_T][:, None]
-        logprobs = logprobs.masked_fill_(absent, -torch.inf)
-
-        ctx.shape, ctx.tiles, ctx.has_bias = shape, tiles, bias_V is not None
-        ctx.save_for_backward(hidden_UH, weight_VH, bias_V, term_U_T, wanted, absent, logsumexp_U)
-        entropy_T = entropy_U[term_U_T]
+        logprobs_TC -= logsumexp_U[work.term_U_T][:, None]
+        logprobs_TC.masked_fill_(work.absent_TC, -torch.inf)
+        entropy_T = entropy_U[work.term_U_T]
+        ctx.work = work
         ctx.mark_non_differentiable(entropy_T)
-        return logprobs[:, 0].clone(), logprobs[:, 1:].clone(), entropy_T
+        ctx.save_for_backward(hidden_UH, weight_VH, bias_V, logsumexp_U)
+        return logprobs_TC, entropy_T
 
     @staticmethod
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, grad_T: Tensor, grad_TK: Tensor, _: Tensor
+        ctx: Any, grad_TC: Tensor, _: Tensor
     ) -> tuple[Tensor | None, ...]:
-        hidden_UH, weight_VH, bias_V, term_U_T, wanted, absent, logsumexp_U = ctx.saved_tensors
-        accumulate = logsumexp_U.dtype
-        grads = torch.cat([grad_T[:, None], grad_TK], dim=1).masked_fill(absent, 0)
-        total_U = torch.zeros_like(logsumexp_U).index_add_(0, term_U_T, grads.sum(1))
+        hidden_UH, weight_VH, bias_V, logsumexp_U = ctx.saved_tensors
+        work: _Work = ctx.work
+        grad_TC = grad_TC.masked_fill(work.absent_TC, 0)
+        total_U = torch.zeros_like(logsumexp_U).index_add_(0, work.term_U_T, grad_TC.sum(1))
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
+        accumulate = logsumexp_U.dtype
         grad_hidden = torch.empty_like(hidden_UH) if needs_hidden else None
         grad_weight = torch.zeros_like(weight_VH, dtype=accumulate) if needs_weight else None
         grad_bias = torch.zeros_like(bias_V, dtype=accumulate) if needs_bias else None
         with torch.autocast(hidden_UH.device.type, enabled=False):
-            for tile in ctx.tiles:
+            for tile in work.tiles:
                 here, terms = slice(tile.first, tile.last), slice(tile.term_first, tile.term_last)
                 hidden = hidden_UH[here]
-                logits = _logits(hidden, weight_VH, bias_V, ctx.shape)
+                logits = _logits(hidden, weight_VH, bias_V, work.shape)
                 grad = (logits - logsumexp_U[here, None]).exp_().mul_(-total_U[here, None])
-                row = (term_U_T[terms] - tile.first)[:, None].expand_as(wanted[terms])
-                grad.index_put_((row, wanted[terms]), grads[terms], accumulate=True)
-                grad = _through_shape(grad, logits, ctx.shape)
+                row = (work.term_U_T[terms] - tile.first)[:, None].expand_as(grad_TC[terms])
+                grad.index_put_((row, work.wanted_TC[terms]), grad_TC[terms], accumulate=True)
+                grad = _through_shape(grad, logits, work.shape)
                 if grad_bias is not None:
                     grad_bias += grad.sum(0)
                 grad = grad.to(weight_VH.dtype)
@@ -201,8 +206,8 @@ class _Head(torch.autograd.Function):
             grad_hidden,
             None if grad_weight is None else grad_weight.to(weight_VH.dtype),
             None if grad_bias is None else grad_bias.to(bias_V.dtype),
-            None, None, None, None, None,
-        )  # fmt: skip
+            None,
+        )
 
 
 def _normalizer_and_entropy(logits: Tensor) -> tuple[Tensor, Tensor]:

@@ -100,7 +100,11 @@ def _score_centered(
             "the samples carry no top sampler tokens, which score centering needs: set "
             "loss.num_sampler_logprobs >= 1, or loss.score_centering=false"
         )
-    weights_TK = centering_weights(scores.top_logprob_TK.detach(), row.top_logprobs_TK, settings)
+    weights_TK = centering_weights(
+        scores.top_logprob_TK.detach(),
+        row.top_logprobs_TK.to(scores.top_logprob_TK.dtype),
+        settings,
+    )
     # An absent token has logprob -inf and weight 0: keep their product out of the sum.
     top_logprob_TK = scores.top_logprob_TK.masked_fill(row.top_logprobs_TK.isneginf(), 0)
     sampled_T = trusted_ratio(ratio_T, settings) * scores.logprob_T

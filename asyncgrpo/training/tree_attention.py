@@ -33,7 +33,7 @@ class _Call:
 
     query_BQ: Tensor
     key_BP: Tensor
-    mask_1QP: Tensor | None  # additive, [B, 1, Q, P]; None = causal
+    mask_B1QP: Tensor | None  # additive; None = causal
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,9 @@ def tree_attention(
     refuse_unsupported(module, dropout=dropout, sinks=s_aux)
     assert attention_mask is None, "rows carry their own attention plan"
     plan = row_attention.plan(sliding_window, query.dtype)
-    outputs = [_attend(call, query, key, value, scaling, softcap) for call in plan.calls]
+    outputs = [
+        _attend(call, query, key, value, scaling=scaling, softcap=softcap) for call in plan.calls
+    ]
     return torch.cat(outputs).index_select(0, plan.output_N).unsqueeze(0), None
 
 
@@ -134,7 +136,7 @@ def refuse_unsupported(module: nn.Module, *, dropout: float, sinks: Tensor | Non
 
 
 def _attend(
-    call: _Call, query: Tensor, key: Tensor, value: Tensor, scaling: float, softcap: float | None
+    call: _Call, query: Tensor, key: Tensor, value: Tensor, *, scaling: float, softcap: float | None
 ) -> Tensor:
     """One bucket's outputs, [B x Q, H, D]."""
     q, k, v = (
@@ -143,10 +145,10 @@ def _attend(
         _gather(value, call.key_BP),
     )
     if softcap is not None:
-        out = _soft_capped(call, q, k, v, scaling, softcap)
+        out = _soft_capped(call, q, k, v, scaling=scaling, softcap=softcap)
     else:
         out = functional.scaled_dot_product_attention(
-            q, k, v, call.mask_1QP, is_causal=call.mask_1QP is None, scale=scaling,
+            q, k, v, call.mask_B1QP, is_causal=call.mask_B1QP is None, scale=scaling,
             enable_gqa=q.shape[1] != k.shape[1],
         )  # fmt: skip
     return out.transpose(1, 2).flatten(0, 1)
@@ -160,18 +162,18 @@ def _gather(states: Tensor, positions: Tensor) -> Tensor:
 
 
 def _soft_capped(
-    call: _Call, q: Tensor, k: Tensor, v: Tensor, scaling: float, softcap: float
+    call: _Call, q: Tensor, k: Tensor, v: Tensor, *, scaling: float, softcap: float
 ) -> Tensor:
     """Attention with scores squeezed into (-softcap, softcap), which sdpa cannot do."""
     segments, heads, queries, size = q.shape
     grouped = q.reshape(segments, k.shape[1], -1, size)
     scores = (grouped @ k.transpose(2, 3) * scaling / softcap).tanh() * softcap
     scores = scores.view(segments, heads, queries, -1)
-    if call.mask_1QP is None:
+    if call.mask_B1QP is None:
         hidden = torch.ones(queries, queries, dtype=torch.bool, device=q.device).triu(1)
         scores = scores.masked_fill(hidden, -torch.inf)
     else:
-        scores = scores + call.mask_1QP
+        scores = scores + call.mask_B1QP
     accumulate = torch.promote_types(scores.dtype, torch.float32)
     weights = scores.softmax(-1, dtype=accumulate).to(q.dtype)
     return (weights.view(segments, k.shape[1], -1, k.shape[2]) @ v).view(q.shape)

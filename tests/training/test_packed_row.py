@@ -1,0 +1,159 @@
+"""A packed row is its samples alone: same logprobs, same gradients, for every architecture."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import (
+    Gemma2Config,
+    Gemma3TextConfig,
+    LlamaConfig,
+    MistralConfig,
+    Phi3Config,
+    PretrainedConfig,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen3Config,
+)
+
+from asyncgrpo.packing.row import build_row
+from asyncgrpo.records import Sample
+from asyncgrpo.training.forward import PolicyModel, RowTensors
+from asyncgrpo.training.loss import LossSettings, policy_loss
+from tests.training.packed_samples import VOCABULARY, tangled_samples, tiny_model
+
+TINY: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+LAYERS = ["sliding_attention", "full_attention", "sliding_attention"]
+CONFIGS: dict[str, PretrainedConfig] = {
+    "llama": LlamaConfig(**TINY),
+    "smollm": LlamaConfig(**TINY, tie_word_embeddings=True),
+    "qwen2": Qwen2Config(**TINY),
+    "qwen3": Qwen3Config(**TINY, head_dim=16, tie_word_embeddings=True),
+    "mistral, sliding": MistralConfig(**TINY, sliding_window=6),
+    "phi3": Phi3Config(**TINY),
+    "phi3, sliding": Phi3Config(**TINY, sliding_window=7),
+    "gemma2, soft caps": Gemma2Config(
+        **TINY, head_dim=16, sliding_window=5, layer_types=LAYERS, attn_logit_softcapping=3.0,
+        final_logit_softcapping=4.0, query_pre_attn_scalar=16,
+    ),
+    "gemma3": Gemma3TextConfig(
+        **TINY, head_dim=16, sliding_window=5, layer_types=LAYERS, query_pre_attn_scalar=16
+    ),
+}  # fmt: skip
+SETTINGS = LossSettings(clip_min=0.0, clip_max=1e9, centering_tail="proportional")
+TEMPERATURE = 0.7
+
+
+@pytest.fixture(params=list(CONFIGS))
+def config(request: pytest.FixtureRequest) -> PretrainedConfig:
+    return CONFIGS[request.param]
+
+
+@pytest.fixture(autouse=True)
+def _eager_softmax_in_float64(monkeypatch: pytest.MonkeyPatch):
+    """transformers' eager attention asks for a float32 softmax whatever its input."""
+    softmax = torch.nn.functional.softmax
+
+    def in_own_type(scores: torch.Tensor, dim: int, dtype: torch.dtype | None = None):
+        return softmax(scores, dim=dim, dtype=None if scores.dtype == torch.float64 else dtype)
+
+    monkeypatch.setattr(torch.nn.functional, "softmax", in_own_type)
+
+
+def packed(policy: PolicyModel, samples: list[Sample]) -> dict[Any, torch.Tensor]:
+    """Logprobs by (sample, position) order of the row, and the loss's gradients by parameter."""
+    row = build_row(samples)
+    tensors = RowTensors.from_row(row, "cpu")
+    scores = policy(tensors, TEMPERATURE)
+    loss, _ = policy_loss(scores, tensors, SETTINGS, denominator=100.0)
+    loss.backward()
+    return {"loss": loss.detach(), **gradients(policy), **by_sample(row, scores)}
+
+
+def by_sample(row, scores) -> dict[Any, torch.Tensor]:
+    return {
+        (row.sample_keys[m].index, name): values[row.term_sample_T == m].detach()
+        for m in range(len(row.sample_keys))
+        for name, values in (("logprob", scores.logprob_T), ("top", scores.top_logprob_TK))
+    }
+
+
+def alone(policy: PolicyModel, model: PreTrainedModel, samples: list[Sample]):
+    """The plain computation: every sample through the model's own eager forward, full logits."""
+    model.set_attn_implementation("eager")
+    found: dict[Any, torch.Tensor] = {}
+    total = torch.zeros((), dtype=torch.float64)
+    for sample in samples:
+        ids = torch.from_numpy(sample.input_ids).long()
+        logits = model(ids[None], use_cache=False).logits[0] / TEMPERATURE
+        logprobs = logits.log_softmax(-1)
+        at = torch.from_numpy(np.flatnonzero(sample.trained))
+        top_ids = torch.from_numpy(sample.top_ids).long()
+        logprob = logprobs[at - 1, ids[at]]
+        top = logprobs[at - 1].gather(1, top_ids[at])
+        found[sample.key.index, "logprob"] = logprob.detach()
+        found[sample.key.index, "top"] = top.detach()
+        total = total + plain_loss(sample, at, logprob, top)
+    (total / 100.0).backward()
+    return {"loss": total.detach() / 100.0, **gradients(policy), **found}
+
+
+def plain_loss(sample: Sample, at: torch.Tensor, logprob: torch.Tensor, top: torch.Tensor):
+    q = torch.from_numpy(sample.top_logprobs)[at].to(top.dtype).exp()
+    p = top.detach().exp()
+    ratio = (logprob.detach() - torch.from_numpy(sample.sampler_logprobs)[at]).exp()
+    tail_q = (1 - q.sum(1)).clamp(min=1e-6)
+    tail_p = (1 - p.sum(1)).clamp(min=1e-6)
+    weights = q * (p / q) - (tail_q / tail_p * (tail_p / tail_q))[:, None] * p
+    return -(sample.advantage * (ratio * logprob - (weights * top).sum(1))).sum()
+
+
+def gradients(policy: PolicyModel) -> dict[Any, torch.Tensor]:
+    found = {name: p.grad.clone() for name, p in policy.named_parameters() if p.grad is not None}
+    policy.zero_grad()
+    return found
+
+
+def assert_same(one: dict[Any, torch.Tensor], other: dict[Any, torch.Tensor], tolerance: float):
+    assert one.keys() == other.keys()
+    for name, values in one.items():
+        expected = other[name]
+        scale = max(1.0, float(expected.abs().max())) if expected.numel() else 1.0
+        error = float((values - expected).abs().max()) if expected.numel() else 0.0
+        assert error <= tolerance * scale, (name, error, scale)
+
+
+@pytest.mark.parametrize("checkpointing", [False, True], ids=["", "checkpointed"])
+def test_float64_logprobs_and_all_gradients_equal_those_of_the_samples_alone(
+    config: PretrainedConfig, checkpointing: bool
+):
+    model = tiny_model(config)
+    samples = tangled_samples()
+    policy = PolicyModel(model)
+    model.train()
+    if checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    together = packed(policy, samples)
+    model.gradient_checkpointing_disable()
+    separately = alone(policy, model, samples)
+    assert sum(isinstance(name, str) for name in together) > 10  # the gradients are there
+    assert_same(together, separately, 1e-10)
+
+
+def test_float32_is_within_1e_5(config: PretrainedConfig):
+    model = tiny_model(config, torch.float32)
+    samples = tangled_samples()
+    policy = PolicyModel(model)
+    assert_same(packed(policy, samples), alone(policy, model, samples), 1e-5)
