@@ -14,7 +14,6 @@ import argparse
 import functools
 import json
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +21,7 @@ import torch
 import transformers
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from recipes.demo.sums import Sum, all_sums, clean_answer, dataset_row, spoiled_answer
+from recipes.demo.sums import all_sums, clean_answer, dataset_row, spoiled_answer
 from recipes.demo.supervised import Phase, sampled_pass_rate, say, train
 from recipes.demo.tokenizer import VOCABULARY, make_tokenizer
 
@@ -31,9 +30,8 @@ CONTEXT = 256  # tokens; a whole conversation has about 25
 HEAD_SIZE = 32  # the smallest that vLLM's CPU attention takes
 SEED = 1
 MEASURED = 2000  # sampled answers behind each printed pass rate
-CLEAN_AT_LEAST = 0.98
-SPOILED_BETWEEN = (0.30, 0.45)
-spoiled = functools.partial(spoiled_answer, wrong_share=0.55)
+CLEAN, SPOILED = (0.98, 1.0), (0.30, 0.45)  # bands of the sampled pass rate
+spoiled = functools.partial(spoiled_answer, wrong_share=0.62)
 
 
 @dataclass(frozen=True)
@@ -60,7 +58,7 @@ SIZES = {
         feed_forward=384,
         below=100,
         phases=(
-            Phase("clean", steps=700, learning_rate=3e-3, batch=128, answer=clean_answer),
+            Phase("clean", steps=850, learning_rate=3e-3, batch=128, answer=clean_answer),
             Phase("spoil", steps=80, learning_rate=5e-4, batch=128, answer=spoiled),
         ),
         model_dir=ROOT / "recipes/demo/base-model",
@@ -97,11 +95,9 @@ def main() -> None:
     model = new_model(size, tokenizer)
     say(f"{model.num_parameters() / 1e6:.2f} M parameters, {len(sums)} sums")
 
-    clean, spoil = size.phases
-    train(model, tokenizer, sums, clean, rng)
-    measure(model, tokenizer, sums, rng, clean.name, CLEAN_AT_LEAST, 1.0)
-    train(model, tokenizer, sums, spoil, rng)
-    measure(model, tokenizer, sums, rng, spoil.name, *SPOILED_BETWEEN)
+    for phase, band in zip(size.phases, (CLEAN, SPOILED), strict=True):
+        train(model, tokenizer, sums, phase, rng)
+        check(phase, sampled_pass_rate(model, tokenizer, sums, MEASURED, rng), band)
 
     model.save_pretrained(size.model_dir)
     tokenizer.save_pretrained(size.model_dir)
@@ -133,20 +129,12 @@ def new_model(size: Size, tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalL
     return model
 
 
-def measure(
-    model: Qwen3ForCausalLM,
-    tokenizer: PreTrainedTokenizerFast,
-    sums: Sequence[Sum],
-    rng: random.Random,
-    name: str,
-    low: float,
-    high: float,
-) -> None:
-    """Print the sampled pass rate; end here if it lies outside [low, high]."""
-    rate = sampled_pass_rate(model, tokenizer, sums, MEASURED, rng)
-    say(f"{name}: sampled pass rate {rate:.3f} (wanted {low:.2f} to {high:.2f})")
+def check(phase: Phase, rate: float, band: tuple[float, float]) -> None:
+    """Print the sampled pass rate; end here if it lies outside its band."""
+    low, high = band
+    say(f"{phase.name}: sampled pass rate {rate:.3f} (wanted {low:.2f} to {high:.2f})")
     if not low <= rate <= high:
-        raise SystemExit(f"{name}: pass rate {rate:.3f} is outside [{low}, {high}]: not saved")
+        raise SystemExit(f"{phase.name}: pass rate {rate:.3f} is outside {band}: not saved")
 
 
 if __name__ == "__main__":

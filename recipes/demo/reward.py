@@ -1,8 +1,8 @@
 r"""The demo's reward: the last box holds the right sum, and the answer was ended.
 
-    \boxed{95}<|im_end|>      1.0      right, and ended
-    \boxed{95}                0.0      cut off: without this rule the policy learns never to stop
-    \boxed{95} \boxed{94}...  0.0      only the last box counts
+\boxed{95}<|im_end|>      1.0      right, and ended
+\boxed{95}                0.0      cut off: without this rule the policy learns never to stop
+\boxed{95} \boxed{94}...  0.0      only the last box counts
 """
 
 import re

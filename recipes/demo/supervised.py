@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
+from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from recipes.demo.sums import Sum, boxed, question
@@ -68,7 +68,7 @@ def train(
         for group in optimizer.param_groups:
             group["lr"] = _learning_rate(phase, step)
         logits = model(input_ids=input_ids).logits
-        loss = F.cross_entropy(
+        loss = cross_entropy(
             logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORED
         )
         loss.backward()
@@ -110,9 +110,7 @@ def sampled_pass_rate(
             eos_token_id=tokenizer.eos_token_id,
         )
         answers = outputs[:, prompts.shape[1] :].tolist()
-        right += sum(
-            given[: len(ids)] == ids for given, ids in zip(answers, wanted, strict=True)
-        )
+        right += sum(given[: len(ids)] == ids for given, ids in zip(answers, wanted, strict=True))
     return right / count
 
 
@@ -145,10 +143,6 @@ def _examples(
     )
 
 
-def _left_padded(
-    tokenizer: PreTrainedTokenizerBase, prompts: Sequence[list[int]]
-) -> torch.Tensor:
+def _left_padded(tokenizer: PreTrainedTokenizerBase, prompts: Sequence[list[int]]) -> torch.Tensor:
     longest = max(map(len, prompts))
-    return torch.tensor(
-        [[tokenizer.pad_token_id] * (longest - len(ids)) + ids for ids in prompts]
-    )
+    return torch.tensor([[tokenizer.pad_token_id] * (longest - len(ids)) + ids for ids in prompts])
