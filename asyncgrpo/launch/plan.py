@@ -1,6 +1,7 @@
 """From a resolved configuration to the processes of the run: what to start, in which order.
 
-    Config, Machine  --plan_run-->  server-0, worker, trainer   (stopped in reverse)
+    Config, Machine  --plan_servers-->   server-0 ...
+                     --plan_training-->  worker, trainer       (stopped in reverse)
 
 Pure: nothing is looked up here. Secrets never appear in a spec: a process finds its API key in
 the environment it inherits from the launcher, under the name that the configuration gives.
@@ -14,6 +15,8 @@ from asyncgrpo.config.base import known
 from asyncgrpo.launch.spec import ProcessSpec, Ready
 from asyncgrpo.server.command import server_command
 
+LOOPBACK = "127.0.0.1"
+ANY_ADDRESS = frozenset({"0.0.0.0", "::", ""})  # noqa: S104  # recognised, not bound
 TITLE_VARIABLE = "ASYNCGRPO_TITLE"  # a process of ours calls itself so
 
 
@@ -23,38 +26,38 @@ class Machine:
 
     python: str  # the interpreter of worker and trainer
     cores: int
-    ports: tuple[int, ...]  # free ones, one per server to launch
+    ports: tuple[int, ...]  # free ones, one per server to launch; none with running servers
 
 
 def plan_servers(config: Config, machine: Machine) -> tuple[ProcessSpec, ...]:
-    """The servers to launch; none where `server.urls` names running ones."""
-    if config.server.urls is not None:
-        return ()
+    """The servers to launch: one per port."""
     return tuple(_server(config, machine, index, port) for index, port in enumerate(machine.ports))
 
 
-def plan_run(config: Config, machine: Machine, run_dir: Path) -> tuple[ProcessSpec, ...]:
-    """Every process of a run, each after those it needs."""
-    servers = plan_servers(config, machine)
-    needs = tuple(server.name for server in servers)
+def plan_training(
+    config: Config, machine: Machine, run_dir: Path, checkpoint: int | None = None
+) -> tuple[ProcessSpec, ...]:
+    """Worker and trainer, each after the servers that are launched.
+
+    `checkpoint` is the step to go on from; None = the newest, or the start.
+    """
+    needs = tuple(_server_name(index) for index in range(len(machine.ports)))
     return (
-        *servers,
         _worker(config, machine, run_dir, needs),
-        _trainer(config, machine, run_dir, needs),
+        _trainer(config, machine, run_dir, checkpoint, needs),
     )
 
 
-def server_urls(config: Config, machine: Machine) -> tuple[str, ...]:
-    """Where the servers answer, launched or not."""
-    if config.server.urls is not None:
-        return config.server.urls
-    host = "127.0.0.1" if config.server.host in {"0.0.0.0", "::"} else config.server.host  # noqa: S104
-    return tuple(f"http://{host}:{port}" for port in machine.ports)
+def server_urls(host: str, ports: tuple[int, ...]) -> tuple[str, ...]:
+    """Where servers that bind `host` answer on this machine."""
+    reachable = LOOPBACK if host in ANY_ADDRESS else host
+    literal = f"[{reachable}]" if ":" in reachable else reachable
+    return tuple(f"http://{literal}:{port}" for port in ports)
 
 
 def _server(config: Config, machine: Machine, index: int, port: int) -> ProcessSpec:
-    name = f"server-{index}"
-    command = server_command(config, port, _device_kind(config))
+    name = _server_name(index)
+    command = server_command(config, port, device_kind(config))
     return ProcessSpec(
         name,
         _title(config, name),
@@ -81,7 +84,11 @@ def _worker(config: Config, machine: Machine, run_dir: Path, needs: tuple[str, .
 
 
 def _trainer(
-    config: Config, machine: Machine, run_dir: Path, needs: tuple[str, ...]
+    config: Config,
+    machine: Machine,
+    run_dir: Path,
+    checkpoint: int | None,
+    needs: tuple[str, ...],
 ) -> ProcessSpec:
     title = _title(config, "trainer")
     devices = config.trainer.devices
@@ -91,6 +98,7 @@ def _trainer(
         "torch.distributed.run",
         *("--standalone", "--nproc-per-node", str(known(config.trainer.nproc_per_node))),
         *("-m", "asyncgrpo.training.trainer", str(run_dir)),
+        *(("--checkpoint", str(checkpoint)) if checkpoint is not None else ()),
     )
     env = {TITLE_VARIABLE: title, "PYTHONUNBUFFERED": "1", **_threads(config, machine)}
     if devices is not None:
@@ -98,7 +106,12 @@ def _trainer(
     return ProcessSpec("trainer", title, argv, env, needs=needs)
 
 
-def _device_kind(config: Config) -> str:
+def _server_name(index: int) -> str:
+    return f"server-{index}"
+
+
+def device_kind(config: Config) -> str:
+    """What the servers compute on."""
     return "cuda" if known(config.server.devices) else "cpu"
 
 
@@ -106,7 +119,8 @@ def _threads(config: Config, machine: Machine) -> dict[str, str]:
     """Threads per process where all compute on the CPU: its cores, shared out evenly."""
     if known(config.server.devices) or config.trainer.devices:
         return {}
-    processes = len(machine.ports) + int(known(config.trainer.nproc_per_node))
+    servers = max(1, len(machine.ports))  # a running one is on this machine as often as not
+    processes = servers + int(known(config.trainer.nproc_per_node))
     return {"OMP_NUM_THREADS": str(max(1, machine.cores // processes))}
 
 

@@ -10,7 +10,7 @@ noticed at once, whatever the others wait for.
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Collection, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -65,21 +65,23 @@ class Supervisor:
         process.exited.add_done_callback(self._record_end)
         return process
 
-    async def while_alive(self, work: Coroutine[Any, Any, T]) -> T:
+    async def while_alive(self, work: Coroutine[Any, Any, T], *, but: Collection[str] = ()) -> T:
         """The result of `work`, unless a process ends or the user interrupts before.
 
-        Raises ProcessEnded or Interrupted; `work` is cancelled then.
+        `but` are processes whose end is `work`'s own business. Raises ProcessEnded or
+        Interrupted; `work` is cancelled then.
         """
+        watched = [process for process in self.processes if process.spec.name not in but]
         task = asyncio.create_task(work)
         finish = asyncio.create_task(self.interrupts.finish.wait())
         try:
             await asyncio.wait(
-                {task, finish, *(process.exited for process in self.processes)},
+                {task, finish, *(process.exited for process in watched)},
                 return_when=asyncio.FIRST_COMPLETED,
             )
             if task.done():
                 return task.result()
-            for process in self.processes:
+            for process in watched:
                 if process.exited.done():
                     raise ProcessEnded(process.exited.result())
             raise Interrupted

@@ -1,0 +1,180 @@
+"""The commands. Each imports what it needs when it runs: `--help` must stay fast.
+
+exit code  0  success     1  a failed run     2  a usage or configuration error
+"""
+
+import contextlib
+import sys
+from collections.abc import Generator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from asyncgrpo.errors import CheckpointError, ConfigError, DataError, UserError
+
+SUCCESS, FAILED_RUN, USAGE_ERROR = 0, 1, 2
+NOTHING_STARTED = (ConfigError, CheckpointError, DataError)  # as far as the launcher raises them
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Example: asyncgrpo train recipes/demo.yaml",
+)
+
+Recipe = Annotated[Path, typer.Argument(metavar="RECIPE", help="A recipe in YAML.")]
+RunDir = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The directory of a run.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="KEY=VALUE", help="Settings that replace the recipe's."),
+]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print what would be started, and start nothing.")
+]
+NoCheckpoints = Annotated[
+    bool,
+    typer.Option("--no-checkpoints", help="Accept checkpoint.save_steps: null, saving nothing."),
+]
+
+
+@app.callback(invoke_without_command=True)
+def version(
+    *,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    """Post-train a language model with GRPO while a vLLM server keeps generating."""
+    if version:
+        from importlib.metadata import version as installed
+
+        print(f"asyncgrpo {installed('asyncgrpo')}")
+        raise typer.Exit(SUCCESS)
+
+
+@app.command(epilog="Example: asyncgrpo train recipes/demo.yaml trainer.max_steps=20")
+def train(
+    recipe: Recipe,
+    overrides: Overrides = None,
+    *,
+    dry_run: DryRun = False,
+    no_checkpoints: NoCheckpoints = False,
+    debug: Debug = False,
+) -> None:
+    """Start every process of a run: servers, worker, trainer. Writes the run directory."""
+    with _told(debug=debug):
+        from asyncgrpo.launch import commands
+
+        _exit(
+            succeeded=commands.train(
+                recipe, overrides or [], dry_run=dry_run, no_checkpoints=no_checkpoints
+            )
+        )
+
+
+@app.command(epilog="Example: asyncgrpo serve recipes/demo.yaml server.port=8000")
+def serve(
+    recipe: Recipe,
+    overrides: Overrides = None,
+    *,
+    dry_run: DryRun = False,
+    debug: Debug = False,
+) -> None:
+    """Start the vLLM side alone, with the flags that the recipe needs."""
+    with _told(debug=debug):
+        from asyncgrpo.launch import commands
+
+        commands.serve(recipe, overrides or [], dry_run=dry_run)
+
+
+@app.command(epilog="Example: asyncgrpo resume runs/demo trainer.max_steps=200")
+def resume(
+    run_dir: RunDir,
+    overrides: Overrides = None,
+    *,
+    checkpoint: Annotated[
+        int | None,
+        typer.Option("--checkpoint", metavar="STEP", help="Go on from it; default: the newest."),
+    ] = None,
+    no_checkpoints: NoCheckpoints = False,
+    debug: Debug = False,
+) -> None:
+    """Continue a run from its directory alone."""
+    with _told(debug=debug):
+        from asyncgrpo.launch import commands
+
+        _exit(
+            succeeded=commands.resume(
+                run_dir, overrides or [], checkpoint=checkpoint, no_checkpoints=no_checkpoints
+            )
+        )
+
+
+@app.command(epilog="Example: asyncgrpo validate recipes/demo.yaml")
+def validate(
+    recipe: Recipe,
+    overrides: Overrides = None,
+    *,
+    no_checkpoints: NoCheckpoints = False,
+    debug: Debug = False,
+) -> None:
+    """Print all errors of a recipe, else the values derived for it."""
+    with _told(debug=debug):
+        from asyncgrpo.launch import commands
+
+        commands.validate(recipe, overrides or [], no_checkpoints=no_checkpoints)
+
+
+@app.command(epilog="Example: asyncgrpo diagnose runs/demo")
+def diagnose(
+    what: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[metrics] PATH", help="A run directory, or a .jsonl or .csv file of metrics."
+        ),
+    ],
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Name the side that holds a run back, and the change to make."""
+    with _told(debug=debug):
+        from asyncgrpo.diagnose.findings import diagnose as find
+        from asyncgrpo.diagnose.read import read_history
+        from asyncgrpo.diagnose.text import to_json, to_text
+
+        found = find(read_history(_path_of(what)))
+        print(to_json(found) if as_json else to_text(found))
+
+
+def main() -> None:
+    """Run the command line."""
+    app(prog_name="asyncgrpo")
+
+
+def _path_of(what: list[str]) -> Path:
+    """`metrics PATH` or `PATH`."""
+    match what:
+        case ["metrics", path] | [path]:
+            return Path(path)
+        case _:
+            raise ConfigError(f"diagnose: got {' '.join(what)!r}, expected [metrics] PATH")
+
+
+@contextlib.contextmanager
+def _told(*, debug: bool) -> Generator[None]:
+    """A user's mistake is one message on stderr and an exit code; `debug` shows its traceback."""
+    try:
+        yield
+    except UserError as error:
+        if debug:
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        code = USAGE_ERROR if isinstance(error, NOTHING_STARTED) else FAILED_RUN
+        raise typer.Exit(code) from None
+
+
+def _exit(*, succeeded: bool) -> None:
+    raise typer.Exit(SUCCESS if succeeded else FAILED_RUN)

@@ -1,0 +1,39 @@
+"""What is said when a run ends: the reward's way, where the results are, what to do next."""
+
+from pathlib import Path
+
+from asyncgrpo.launch.progress import Tail, reward_way
+from asyncgrpo.launch.resume import complete_checkpoints
+from asyncgrpo.launch.run_dir import RunDirectory
+from asyncgrpo.launch.session import Outcome
+
+ENDED = {
+    Outcome.FINISHED: "finished",
+    Outcome.STOPPED: "stopped as asked; nothing is lost",
+    Outcome.CUT_SHORT: "cut short: steps since the last checkpoint are lost",
+}
+
+
+def account(run: RunDirectory, outcome: Outcome) -> str:
+    """A few lines for the person who started the run."""
+    records = Tail(run.metrics).read()
+    by_step = {record.get("step"): record for record in records}  # a resume repeats steps
+    rewards = [float(r["reward"]) for r in by_step.values() if r.get("reward") is not None]
+    last = records[-1].get("step") if records else 0
+    checkpoints = complete_checkpoints(run.checkpoints)
+    where = _shown(run.path)
+    lines = [f"{ENDED[outcome]}, at step {last}", reward_way(rewards), f"results  {where}"]
+    if checkpoints:
+        lines.append(f"weights  {_shown(checkpoints[max(checkpoints)])}")
+    next_command = f"asyncgrpo diagnose {where}"
+    if outcome is not Outcome.FINISHED:
+        next_command = f"asyncgrpo resume {where}"
+    return "\n".join([*lines, f"next     {next_command}"])
+
+
+def _shown(path: Path) -> str:
+    """A path the way the user would write it."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)

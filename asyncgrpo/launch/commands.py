@@ -1,0 +1,138 @@
+"""What `train`, `serve`, `resume` and `validate` do; the command line only reads their arguments.
+
+recipe --prepare--> Prepared --dry run--> printed
+                        └--run directory, lock--> Session --> the run's account
+"""
+
+import asyncio
+import os
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from rich.console import Console
+
+from asyncgrpo.config import Config, Derivation, known, load_recipe, local_facts, reload, resolve
+from asyncgrpo.launch import guard, machine
+from asyncgrpo.launch.account import account
+from asyncgrpo.launch.panel import PanelView
+from asyncgrpo.launch.plan import plan_servers, plan_training
+from asyncgrpo.launch.prepare import Prepared, prepare
+from asyncgrpo.launch.resume import end_reached, longer, position
+from asyncgrpo.launch.run_dir import RunDirectory, create, locked, reopen
+from asyncgrpo.launch.session import Outcome, Session, serving_directory
+from asyncgrpo.launch.spec import describe, masked
+from asyncgrpo.launch.view import LineView, View
+
+T = TypeVar("T")
+
+
+def train(
+    recipe: Path, overrides: list[str], *, dry_run: bool = False, no_checkpoints: bool = False
+) -> bool:
+    """Start a run and see it through; whether it ended as it should. Raises UserError."""
+    loaded = load_recipe(recipe, overrides, no_checkpoints=no_checkpoints)
+    prepared = prepare(loaded)
+    if dry_run:
+        print(dry_run_text(prepared))
+        return True
+    run = create(Path(known(prepared.config.run.dir)))
+    run.recipe.write_text(loaded.text, encoding="utf-8")
+    return _see_through(prepared, run, None)
+
+
+def resume(
+    run_dir: Path,
+    overrides: list[str],
+    *,
+    checkpoint: int | None = None,
+    no_checkpoints: bool = False,
+) -> bool:
+    """Continue a run from its directory alone. Raises UserError."""
+    run = reopen(run_dir)
+    loaded = reload(run.path, overrides, no_checkpoints=no_checkpoints)
+    state = position(run, checkpoint)
+    if state is not None and (reached := end_reached(loaded.config, state)):
+        print(f"{run_dir} has reached its end, {reached}: nothing to train")
+        print(f"next     asyncgrpo resume {run_dir} {longer(loaded.config)}")
+        return True
+    prepared = prepare(loaded)
+    print(f"going on from step {state.step}" if state else "no checkpoint yet: from the start")
+    return _see_through(prepared, run, checkpoint)
+
+
+def serve(recipe: Path, overrides: list[str], *, dry_run: bool = False) -> None:
+    """Run the servers alone until the user stops them. Raises UserError."""
+    prepared = prepare(load_recipe(recipe, [*overrides, "server.urls=null"]))
+    if dry_run:
+        print("\n\n".join(describe(s) for s in plan_servers(prepared.config, prepared.machine)))
+        return
+    view = _view(prepared.config)
+    run = RunDirectory(serving_directory(prepared.config))
+    _with_nobody_left(Session(prepared, run, view).serve())
+
+
+def validate(recipe: Path, overrides: list[str], *, no_checkpoints: bool = False) -> None:
+    """Print the derived values of a sound recipe. Raises ConfigError with all that is wrong."""
+    loaded = load_recipe(recipe, overrides, no_checkpoints=no_checkpoints)
+    facts = local_facts(
+        loaded.config, cuda_count=machine.cuda_count(), recipe_name=loaded.path.stem
+    )
+    print(f"{recipe}: no errors\n")
+    print(derived_text(resolve(loaded, facts)))
+
+
+def _see_through(prepared: Prepared, run: RunDirectory, checkpoint: int | None) -> bool:
+    view = _view(prepared.config)
+    view.say(derived_text(prepared.derivation))
+    view.say(f"run directory {run.path}")
+    with locked(run) as lock:
+        session = Session(prepared, run, view, lock=lock, checkpoint=checkpoint)
+        outcome = _with_nobody_left(session.train())
+    print(account(run, outcome))
+    return outcome is not Outcome.CUT_SHORT
+
+
+def _with_nobody_left(work: Coroutine[Any, Any, T]) -> T:
+    """Run `work`; whatever any of its processes has left behind is ended."""
+    guard.prctl(guard.PR_SET_CHILD_SUBREAPER, 1)
+    try:
+        return asyncio.run(work)
+    finally:
+        guard.end_leftovers()
+
+
+def _view(config: Config) -> View:
+    console = Console()
+    if console.is_terminal and not os.environ.get("CI"):
+        return PanelView(known(config.run.name), console)
+    return LineView(sys.stdout)
+
+
+def derived_text(derivation: Derivation) -> str:
+    """What was left open and is now decided, and why."""
+    rows = [(d.key, _plain(d.value), d.reason) for d in derivation.derived]
+    widths = [max((len(row[i]) for row in rows), default=0) for i in range(2)]
+    lines = [f"  {k:<{widths[0]}}  {v:<{widths[1]}}  {why}" for k, v, why in rows]
+    return "\n".join(["derived:", *lines])
+
+
+def dry_run_text(prepared: Prepared) -> str:
+    """Every process with its environment, then the configuration; secrets masked."""
+    config, at = prepared.config, prepared.machine
+    run_dir = Path(known(config.run.dir))
+    specs = (*plan_servers(config, at), *plan_training(config, at, run_dir))
+    return "\n\n".join([*(describe(spec) for spec in specs), config_text(config)])
+
+
+def config_text(config: Config) -> str:
+    """The resolved configuration as YAML, the values of secret variables masked."""
+    tree = config.model_dump(mode="json")
+    tree["server"]["env"] = {k: masked(k, v) for k, v in tree["server"]["env"].items()}
+    return "# configuration\n" + yaml.safe_dump(tree, sort_keys=False)
+
+
+def _plain(value: object) -> str:
+    return str(list(value)) if isinstance(value, tuple) else str(value)

@@ -1,0 +1,58 @@
+"""Follows the files of a run and shows what comes: the trainer writes them, the launcher reads.
+
+Takes appended lines of metrics.jsonl and events.jsonl, gives Progress to a view. Woken by the
+clock: a file on any file system has no other way to tell.
+"""
+
+import asyncio
+import contextlib
+from types import TracebackType
+from typing import Self
+
+from asyncgrpo.config import Config
+from asyncgrpo.launch.progress import Goal, Progress, Tail, advance
+from asyncgrpo.launch.run_dir import RunDirectory
+from asyncgrpo.launch.view import View
+
+LOOK_S = 0.5
+
+
+class Follower:
+    """Shows a run's progress while the block runs; what was there before is not shown again."""
+
+    def __init__(self, run: RunDirectory, config: Config, view: View) -> None:
+        self._view = view
+        self._metrics = Tail(run.metrics, from_end=True)
+        self._events = Tail(run.events, from_end=True)
+        self.progress = Progress(goal_of(config))
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._follow())
+        return self
+
+    async def __aexit__(
+        self,
+        _type: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+        self._look()
+
+    async def _follow(self) -> None:
+        while True:
+            self._look()
+            await asyncio.sleep(LOOK_S)
+
+    def _look(self) -> None:
+        self.progress = advance(self.progress, self._metrics.read(), self._events.read())
+        self._view.show(self.progress)
+
+
+def goal_of(config: Config) -> Goal:
+    """Where a run of this configuration ends."""
+    if config.trainer.max_steps > 0:
+        return Goal(max_steps=config.trainer.max_steps)
+    return Goal(num_epochs=config.trainer.num_train_epochs)

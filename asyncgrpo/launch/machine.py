@@ -1,0 +1,61 @@
+"""What this machine has: cores, GPUs, free ports. Asked without importing torch."""
+
+import os
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+
+NVIDIA_PROC = Path("/proc/driver/nvidia/gpus")
+QUERY_S = 20.0  # nvidia-smi takes seconds where the driver has to start
+
+
+def cpu_cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def cuda_count() -> int:
+    """GPUs that a process started from here would see."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([device for device in visible.split(",") if device.strip() not in {"", "-1"}])
+    if NVIDIA_PROC.is_dir():
+        return len(list(NVIDIA_PROC.iterdir()))
+    return _listed_by_nvidia_smi()
+
+
+def free_port(host: str) -> int:
+    """A port of `host` that nothing listens on."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def is_free(host: str, port: int) -> bool:
+    """Whether a server could bind `port` now."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+def _listed_by_nvidia_smi() -> int:
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return 0
+    try:
+        listed = subprocess.run(
+            [program, "--list-gpus"], capture_output=True, text=True, timeout=QUERY_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    lines = listed.stdout.splitlines() if listed.returncode == 0 else []
+    return sum(line.startswith("GPU ") for line in lines)

@@ -1,0 +1,124 @@
+"""What can be found wrong before anything is started, all of it at once.
+
+    import paths   found by file, without running anything
+    vLLM           importable by the server's interpreter
+    port, disk     free
+
+Paths of models, data and `./file.py:name` were checked when the recipe was read.
+"""
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from asyncgrpo.config import Config, known
+from asyncgrpo.errors import ConfigError
+from asyncgrpo.launch.machine import is_free
+
+WEIGHT_FILES = ("*.safetensors", "*.bin", "*.gguf")
+SMALLEST_SPACE = 256 * 2**20  # bytes: logs, metrics, adapters
+OPTIMIZER_COPIES = 3  # a checkpoint: the weights, and two moments beside them
+PROBE_S = 60.0
+
+
+def check(config: Config, *, launch_server: bool) -> None:
+    """Raise ConfigError with a line for each thing that is wrong."""
+    problems = [*_import_problems(config), *_disk_problems(config)]
+    if launch_server:
+        problems += [*_vllm_problems(config), *_port_problems(config)]
+    if problems:
+        raise ConfigError("\n".join(problems))
+
+
+def _import_problems(config: Config) -> Iterator[str]:
+    for index, reward in enumerate(config.rollout.rewards):
+        module = reward.path.rpartition(":")[0]
+        if not module.endswith(".py") and not module_exists(module):
+            yield (
+                f"rollout.rewards[{index}]: no module `{module}` (for `{reward.path}`); start from "
+                f"the folder that holds it, install it, or name a file: `./file.py:name`"
+            )
+
+
+def module_exists(name: str) -> bool:
+    """Whether `import name` would find a file, judged without running any module."""
+    first, *rest = name.split(".")
+    spec = importlib.util.find_spec(first)
+    if spec is None:
+        return False
+    folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
+    for part in rest:
+        here = [folder / part for folder in folders]
+        if any(path.with_suffix(".py").is_file() for path in here):
+            folders = []
+        elif packages := [path for path in here if path.is_dir()]:
+            folders = packages
+        elif any(list(folder.glob(f"{part}.*.so")) for folder in folders):
+            folders = []
+        else:
+            return False
+    return True
+
+
+def _vllm_problems(config: Config) -> Iterator[str]:
+    python = config.server.python
+    missing = [name for name in ("vllm", "asyncgrpo") if not _importable(python, name)]
+    if not missing:
+        return
+    where = python or sys.executable
+    install = "make setup" if python is None else f"{where} -m pip install vllm asyncgrpo"
+    yield (
+        f"server.python: {where} cannot import {' and '.join(missing)}, which the server needs; "
+        f"install it ({install}), name another interpreter, or use running servers with server.urls"
+    )
+
+
+def _importable(python: str | None, module: str) -> bool:
+    if python is None:
+        return importlib.util.find_spec(module) is not None
+    source = f"import importlib.util as u, sys; sys.exit(u.find_spec({module!r}) is None)"
+    try:
+        found = subprocess.run(
+            [python, "-c", source], capture_output=True, timeout=PROBE_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return found.returncode == 0
+
+
+def _port_problems(config: Config) -> Iterator[str]:
+    host, port = config.server.host, int(known(config.server.port))
+    if not is_free(host, port):
+        yield (
+            f"server.port: {host}:{port} is in use; leave it at auto, choose another, or use the "
+            f"server that is there with server.urls=[http://{host}:{port}]"
+        )
+
+
+def _disk_problems(config: Config) -> Iterator[str]:
+    for key, folder in (("run.dir", known(config.run.dir)), ("sync.path", known(config.sync.path))):
+        existing = next(p for p in (Path(folder), *Path(folder).parents) if p.exists())
+        free, needed = shutil.disk_usage(existing).free, space_needed(config)
+        if free < needed:
+            yield (
+                f"{key}: {existing} has {_gib(free)} free, and the run needs about {_gib(needed)}; "
+                f"make room or choose another folder"
+            )
+            return
+
+
+def space_needed(config: Config) -> int:
+    """Bytes that a run writes at most at one time, as far as the model's size is known."""
+    folder = Path(config.model.name_or_path)
+    files = [file for pattern in WEIGHT_FILES for file in folder.glob(pattern)]
+    weights = 0 if config.model.peft else sum(file.stat().st_size for file in files)
+    served = known(config.sync.keep_versions) * weights
+    checkpoints = (config.checkpoint.save_total_limit or 1) + 1  # one more while it is written
+    return SMALLEST_SPACE + served + checkpoints * OPTIMIZER_COPIES * weights
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.1f} GiB"

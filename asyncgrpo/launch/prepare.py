@@ -1,0 +1,62 @@
+"""From a recipe to everything that is known before the first process starts.
+
+LoadedRecipe --machine, derive, preflight--> Prepared --served facts--> final configuration
+"""
+
+import sys
+from dataclasses import dataclass, replace
+
+from asyncgrpo.config import Config, Derivation, Facts, LoadedRecipe, local_facts, resolve
+from asyncgrpo.launch import machine, preflight
+from asyncgrpo.launch.plan import Machine, server_urls
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run that could start now."""
+
+    recipe: LoadedRecipe
+    facts: Facts
+    derivation: Derivation
+    machine: Machine
+
+    @property
+    def config(self) -> Config:
+        """The configuration as derived so far."""
+        return self.derivation.config
+
+    @property
+    def launches_servers(self) -> bool:
+        """Whether the servers are this run's own."""
+        return bool(self.machine.ports)
+
+    def with_served(self, max_model_len: int) -> "Prepared":
+        """Derive again, now that a server has said what it serves. Raises ConfigError."""
+        facts = replace(self.facts, served_max_model_len=max_model_len)
+        return replace(self, facts=facts, derivation=resolve(self.recipe, facts))
+
+
+def prepare(recipe: LoadedRecipe) -> Prepared:
+    """Look at the machine, derive what is open, check what can be checked. Raises ConfigError."""
+    config = recipe.config
+    facts = local_facts(config, cuda_count=machine.cuda_count(), recipe_name=recipe.path.stem)
+    ports = () if config.server.urls is not None else _ports(config)
+    if ports:
+        facts = replace(
+            facts, server_port=ports[0], server_urls=server_urls(config.server.host, ports)
+        )
+    prepared = Prepared(
+        recipe,
+        facts,
+        resolve(recipe, facts),
+        Machine(sys.executable, machine.cpu_cores(), ports),
+    )
+    preflight.check(prepared.config, launch_server=prepared.launches_servers)
+    return prepared
+
+
+def _ports(config: Config) -> tuple[int, ...]:
+    """One for each server: the one asked for and those after it, or free ones."""
+    if config.server.port == "auto":
+        return tuple(machine.free_port(config.server.host) for _ in range(config.server.replicas))
+    return tuple(config.server.port + index for index in range(config.server.replicas))

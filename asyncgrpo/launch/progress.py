@@ -1,0 +1,156 @@
+"""How far a run has got, from what its processes write: pure, one value after another.
+
+    Progress, new metrics and events  --advance-->  Progress with the news of this time
+
+`Tail` reads what was appended to a file; everything else here takes values and gives values.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+EDGE = 5  # steps at either end whose mean reward tells the way
+
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Goal:
+    """Where the run ends."""
+
+    max_steps: int | None = None
+    num_epochs: float | None = None
+
+    def fraction(self, step: int, epoch: float) -> float | None:
+        """Which part of the way is done, 0 to 1."""
+        if self.max_steps:
+            return min(1.0, step / self.max_steps)
+        return min(1.0, epoch / self.num_epochs) if self.num_epochs else None
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A run so far."""
+
+    goal: Goal
+    step: int = 0
+    epoch: float = 0.0
+    policy_version: int = 0
+    latest: Mapping[str, float] = field(default_factory=dict[str, float])  # the newest window
+    rewards: tuple[float, ...] = ()  # one per window that has one
+    records: tuple[Mapping[str, float], ...] = ()
+    news: tuple[str, ...] = ()  # lines for what came since the last time
+
+    @property
+    def fraction(self) -> float | None:
+        """Which part of the way is done, 0 to 1."""
+        return self.goal.fraction(self.step, self.epoch)
+
+
+def advance(progress: Progress, metrics: Sequence[Record], events: Sequence[Record]) -> Progress:
+    """Take in what was appended since the last time; each record and sync becomes a line."""
+    news = [(float(event.get("time") or 0.0), _event_line(event)) for event in events]
+    for record in metrics:
+        values = {k: float(v) for k, v in record.items() if _is_number(v)}
+        reward = values.get("reward")
+        progress = replace(
+            progress,
+            step=int(values.get("step", progress.step)),
+            epoch=values.get("epoch", progress.epoch),
+            policy_version=int(values.get("policy_version", progress.policy_version)),
+            latest=values,
+            rewards=progress.rewards if reward is None else (*progress.rewards, reward),
+            records=(*progress.records, values),
+        )
+        news.append((values.get("time", 0.0), step_line(progress)))
+    lines = [line for _, line in sorted(news, key=lambda item: item[0]) if line]
+    return replace(progress, news=tuple(lines))
+
+
+def step_line(progress: Progress) -> str:
+    """A window on one line."""
+    of = f"/{progress.goal.max_steps}" if progress.goal.max_steps else ""
+    values = progress.latest
+    parts = [text.format(values[name]) for name, text in STEP_PARTS if name in values]
+    return f"step {progress.step}{of}  {'  '.join(parts)}"
+
+
+STEP_PARTS = (
+    ("reward", "reward {:.3f}"),
+    ("sample/staleness_mean", "staleness {:.1f}"),
+    ("rollout/generated_tokens_per_s", "{:.0f} tokens/s"),
+    ("rollout/queue_size", "queue {:.0f}"),
+    ("sampling/importance_sampling_ratio/mean", "ratio {:.4f}"),
+    ("grad_norm", "grad {:.3f}"),
+    ("perf/rollout_wait_s", "waited {:.1f} s"),
+    ("perf/step_s", "{:.1f} s"),
+)
+
+
+def reward_way(rewards: Sequence[float]) -> str:
+    """First and last mean reward, as the end of a run tells it."""
+    if not rewards:
+        return "no reward was measured"
+    edge = min(EDGE, math.ceil(len(rewards) / 2))
+    first, last = sum(rewards[:edge]) / edge, sum(rewards[-edge:]) / edge
+    steps = "window" if edge == 1 else f"{edge} windows"
+    return f"reward {first:.3f} -> {last:.3f} (means of the first and the last {steps})"
+
+
+def _event_line(event: Record) -> str:
+    match event.get("event"):
+        case "published":
+            return _published_line(event)
+        case "checkpoint":
+            return f"checkpoint of step {event.get('step')}"
+        case "step_skipped":
+            return f"step {event.get('step')} skipped: loss or gradient is not finite"
+        case "warning":
+            return f"warning: {event.get('message')}"
+        case _:
+            return ""
+
+
+def _published_line(event: Record) -> str:
+    parts = [f"sync {event.get('policy_version')}"]
+    seconds, difference = event.get("publish_s"), event.get("attest_logp_diff")
+    if _is_number(seconds):
+        parts.append(f"served after {seconds:.2f} s")
+    if _is_number(difference):
+        parts.append(f"attested to {difference:.1e}")
+    return "  ".join(parts)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+class Tail:
+    """Reads the whole lines that were appended to a JSON-lines file since the last time."""
+
+    def __init__(self, path: Path, *, from_end: bool = False) -> None:
+        self._path = path
+        self._offset = path.stat().st_size if from_end and path.exists() else 0
+
+    def read(self) -> list[Record]:
+        """The new records; a line that is not whole yet is left for the next time."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                appended = file.read()
+        except OSError:
+            return []
+        whole = appended[: appended.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        return [record for line in whole.splitlines() if (record := _record(line)) is not None]
+
+
+def _record(line: bytes) -> Record | None:
+    try:
+        value: object = json.loads(line)
+    except ValueError:
+        return None
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else None

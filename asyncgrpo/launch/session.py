@@ -1,0 +1,221 @@
+"""One attempt of a run, from the first process to the last.
+
+servers --ready, checked--> final config.json --> worker --> trainer --exit 0--> all stopped
+
+a process fails       RunError: who, how, its last words; crash/ has the rest
+Ctrl-C, SIGTERM       the trainer finishes its step and checkpoints; twice: stop now
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator
+from enum import StrEnum
+from pathlib import Path
+
+from asyncgrpo.channel.sockets import request_stop
+from asyncgrpo.config import Config, known, write_resolved
+from asyncgrpo.errors import ConfigError, RunError
+from asyncgrpo.launch import crash, logs
+from asyncgrpo.launch.follow import Follower
+from asyncgrpo.launch.interrupts import Interrupts
+from asyncgrpo.launch.plan import plan_servers, plan_training
+from asyncgrpo.launch.prepare import Prepared
+from asyncgrpo.launch.process import Exit, Process
+from asyncgrpo.launch.readiness import require, served_context, wait_for_servers
+from asyncgrpo.launch.run_dir import RunDirectory
+from asyncgrpo.launch.supervisor import Interrupted, ProcessEnded, Supervisor
+from asyncgrpo.launch.view import View
+from asyncgrpo.metrics.sinks import EventLog
+
+OTHERS_FAIL_S = 1.0  # one failure brings others down; who was first is known by then
+TRAINER = "trainer"
+WORKER = "worker"
+
+
+class Outcome(StrEnum):
+    """How an attempt ended, when it did not fail."""
+
+    FINISHED = "finished"
+    STOPPED = "stopped"  # the user asked, and nothing is lost
+    CUT_SHORT = "cut short"  # the user asked twice, or the grace was over
+
+
+class Session:
+    """The processes of one attempt, and what is told of them."""
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        run: RunDirectory,
+        view: View,
+        *,
+        lock: int | None = None,
+        checkpoint: int | None = None,
+    ) -> None:
+        self.prepared = prepared
+        self.run = run
+        self.view = view
+        self._checkpoint = checkpoint
+        self._attempt = run.new_attempt()
+        self._events = EventLog(run.events)
+        self._interrupts = Interrupts()
+        self._supervisor = Supervisor(
+            self._attempt,
+            self._events,
+            self._interrupts,
+            grace_s=prepared.config.run.grace_s,
+            lock=lock,
+        )
+
+    async def train(self) -> Outcome:
+        """Run to the end. Raises a UserError where a process fails or a server does not fit."""
+        self._events.write("attempt_started", logs=str(self._attempt))
+        outcome: Outcome | None = None
+        try:
+            async with self._supervised():
+                outcome = await self._train()
+            return outcome
+        finally:
+            self._events.write("attempt_ended", outcome=outcome or "failed")
+
+    async def serve(self) -> None:
+        """Run the servers alone until the user stops them."""
+        async with self._supervised():
+            with contextlib.suppress(Interrupted):
+                await self._start_servers()
+                self.view.say(serving(self.prepared.config))
+                await self._supervisor.while_alive(asyncio.Event().wait())
+
+    async def _train(self) -> Outcome:
+        try:
+            await self._start_servers()
+            self._write_config()
+            for spec in plan_training(
+                self.config, self.prepared.machine, self.run.path, self._checkpoint
+            ):
+                await self._supervisor.start(spec)
+        except Interrupted:
+            return Outcome.STOPPED
+        async with Follower(self.run, self.config, self.view):
+            return await self._until_trained()
+
+    @property
+    def config(self) -> Config:
+        """The configuration as derived so far."""
+        return self.prepared.config
+
+    async def _start_servers(self) -> None:
+        """Start the servers and wait for them; then the configuration is final."""
+        processes: dict[str, Process] = {}
+        urls = known(self.config.server.urls)
+        if self.prepared.launches_servers:
+            specs = plan_servers(self.config, self.prepared.machine)
+            for url, spec in zip(urls, specs, strict=True):
+                processes[url] = await self._supervisor.start(spec)
+                self.view.say(f"{spec.name} starts; its log is {self._attempt / spec.log_name}")
+        found = await self._supervisor.while_alive(
+            wait_for_servers(self.config, urls, processes, self.view.waiting)
+        )
+        context = served_context(found)
+        if context is not None:
+            self.prepared = self.prepared.with_served(context)
+        require(found, self.config, self._warn)
+        self.view.say(f"serving {self.config.model.name_or_path} at {', '.join(urls)}")
+
+    def _write_config(self) -> None:
+        config, derived = self.prepared.derivation
+        write_resolved(self.run.config, config, derived)
+
+    async def _until_trained(self) -> Outcome:
+        """Wait for the trainer; raises ProcessEnded when another process ends badly first."""
+        trainer = self._process(TRAINER)
+        try:
+            await self._supervisor.while_alive(self._trainer_end(trainer), but=(WORKER, TRAINER))
+        except Interrupted:
+            return await self._finish(trainer)
+        return Outcome.FINISHED
+
+    async def _trainer_end(self, trainer: Process) -> None:
+        """Return when the trainer has ended well; the worker may end before it, as well."""
+        waiting = {trainer.exited, self._process(WORKER).exited}
+        while trainer.exited in waiting:
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for exited in done:
+                if exited.result().failed:
+                    raise ProcessEnded(exited.result())
+
+    async def _finish(self, trainer: Process) -> Outcome:
+        """The user asked to stop: let the trainer finish its step and checkpoint."""
+        hurried = self._interrupts.in_a_hurry
+        limit = self.config.run.grace_s if hurried else None
+        self.view.say(
+            "finishing the step and saving a checkpoint"
+            + (f", {limit:.0f} s at most" if limit else "; Ctrl-C again stops now")
+        )
+        await asyncio.to_thread(request_stop, self.run.path)
+        now = asyncio.create_task(self._interrupts.now.wait())
+        end = asyncio.create_task(self._trainer_end(trainer))
+        await asyncio.wait({now, end}, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+        now.cancel()
+        if end.done():
+            end.result()
+            return Outcome.STOPPED
+        end.cancel()
+        self._interrupts.now.set()
+        return Outcome.CUT_SHORT
+
+    @contextlib.asynccontextmanager
+    async def _supervised(self) -> AsyncGenerator[None]:
+        """Stop whatever was started, however the block ends; say what failed."""
+        with self._interrupts.installed():
+            try:
+                yield
+            except ProcessEnded as ended:
+                raise await self._failure(ended.exit) from None
+            finally:
+                await self._supervisor.stop()
+                self.view.close()
+
+    async def _failure(self, first: Exit) -> RunError:
+        """Who failed first, its last words and where the rest is; leaves the crash bundle."""
+        await asyncio.sleep(OTHERS_FAIL_S)
+        processes = self._supervisor.processes
+        await crash.request_stacks(processes)
+        process = self._process(first.name)
+        words = logs.failure(logs.tail(process.log)) or ["(it logged nothing)"]
+        summary = "\n".join([f"{first}; its last words:", *(f"    {line}" for line in words)])
+        states = [
+            f"    {p.spec.name}: {'running' if p.running else p.exited.result()}" for p in processes
+        ]
+        bundle = crash.write_bundle(self.run, processes, "\n".join([summary, "", *states]))
+        self._events.write("failed", name=first.name, code=first.code)
+        return RunError(f"{summary}\nlog {process.log}\ncrash bundle {bundle}")
+
+    def _process(self, name: str) -> Process:
+        return next(p for p in self._supervisor.processes if p.spec.name == name)
+
+    def _warn(self, message: str) -> None:
+        self._events.write("warning", message=message)
+        self.view.say(f"warning: {message}")
+
+
+def serving(config: Config) -> str:
+    """What another terminal or machine needs to use these servers."""
+    urls = known(config.server.urls)
+    listed = ",".join(urls)
+    return "\n".join(
+        [
+            *(f"ready at {url}" for url in urls),
+            f"use it with: asyncgrpo train RECIPE server.urls=[{listed}]",
+            "Ctrl-C stops it",
+        ]
+    )
+
+
+def serving_directory(config: Config) -> Path:
+    """Where `serve` keeps its logs: it has no run directory of its own."""
+    folder = Path(f"{known(config.run.dir)}-serve")
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"run.dir: {folder} is a file, expected a directory for the logs")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

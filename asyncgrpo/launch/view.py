@@ -1,0 +1,63 @@
+"""What the launcher tells the person watching: lines in a log, or a live panel in a terminal.
+
+view.say ...          what was decided, started, warned of
+view.waiting ...      what a server is doing until it answers
+view.show(progress)   after each log window and each sync
+view.close()          the panel goes, what was said stays
+"""
+
+import time
+from typing import Protocol, TextIO
+
+from asyncgrpo.launch.progress import Progress
+
+WAIT_LINE_S = 10.0  # a log gets a line this often, or when the server does something else
+NEWS_S = 2.0  # but not more often than this
+
+
+class View(Protocol):
+    """Where progress is shown."""
+
+    def say(self, line: str) -> None:
+        """A line that stays."""
+        ...
+
+    def waiting(self, name: str, seconds: float, doing: str) -> None:
+        """`name` is not ready after `seconds`; `doing` is what its log says last."""
+        ...
+
+    def show(self, progress: Progress) -> None:
+        """The run has got so far."""
+        ...
+
+    def close(self) -> None:
+        """Nothing more will be shown."""
+        ...
+
+
+class LineView:
+    """For logs and pipes: one line per step, one per sync."""
+
+    def __init__(self, output: TextIO) -> None:
+        self._output = output
+        self._told: dict[str, tuple[float, str]] = {}
+
+    def say(self, line: str) -> None:
+        """Write a line at once."""
+        print(line, file=self._output, flush=True)
+
+    def waiting(self, name: str, seconds: float, doing: str) -> None:
+        """Write a line when there is news, or now and then."""
+        now = time.monotonic()
+        when, what = self._told.get(name, (0.0, ""))
+        if now - when >= (WAIT_LINE_S if doing == what else NEWS_S):
+            self._told[name] = (now, doing)
+            self.say(f"{name} starts, {seconds:.0f} s: {doing or 'nothing logged yet'}")
+
+    def show(self, progress: Progress) -> None:
+        """Write what is new since the last time."""
+        for line in progress.news:
+            self.say(line)
+
+    def close(self) -> None:
+        """Nothing to put away."""
