@@ -12,12 +12,12 @@ from asyncgrpo.errors import ConfigError
 def local_facts(config: Config, *, cuda_count: int, recipe_name: str) -> Facts:
     """The facts that are known before any process starts.
 
-    A model on the hub says nothing until it has been fetched: its server tells later.
+    A model on the hub says nothing until it is in the cache; nothing is fetched here.
 
     Raises:
         ConfigError: the model's folder has no readable config.json.
     """
-    model = _model_config(config.model.name_or_path)
+    model = _model_config(config)
     positions = model.get("max_position_embeddings")
     dtype = model.get("dtype", model.get("torch_dtype"))
     return Facts(
@@ -29,16 +29,30 @@ def local_facts(config: Config, *, cuda_count: int, recipe_name: str) -> Facts:
     )
 
 
-def _model_config(name_or_path: str) -> dict[str, Any]:
-    """The text model's part of a local config.json; empty for a model on the hub."""
-    folder = Path(name_or_path)
-    if not folder.is_dir():
+def _model_config(config: Config) -> dict[str, Any]:
+    """The text model's part of its config.json; empty for a model that is not on this machine."""
+    file = _config_file(config.model.name_or_path, config.model.revision)
+    if file is None:
         return {}
-    file = folder / "config.json"
     try:
         document = cast("dict[str, Any]", json.loads(file.read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"model.name_or_path: {folder} is not a model in Hugging Face format: {error}"
+            f"model.name_or_path: {file.parent} is not a model in Hugging Face format: {error}"
         ) from error
     return document | document.get("text_config", {})
+
+
+def _config_file(name_or_path: str, revision: str | None) -> Path | None:
+    if Path(name_or_path).is_dir():
+        return Path(name_or_path) / "config.json"
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        cached = try_to_load_from_cache(name_or_path, "config.json", revision=revision)
+    except HFValidationError as error:
+        raise ConfigError(
+            f"model.name_or_path: {name_or_path} is neither a folder nor a hub id: {error}"
+        ) from error
+    return Path(cached) if isinstance(cached, str) else None

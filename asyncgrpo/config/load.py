@@ -18,7 +18,7 @@ from asyncgrpo.config.merge import EXTENDS, Layer, keys_of, merge, origin_of, re
 from asyncgrpo.config.paths import Resolver
 from asyncgrpo.config.problems import Key, Origin, Problem, config_error, dotted
 from asyncgrpo.config.resolved import read_document
-from asyncgrpo.config.rules import Flags
+from asyncgrpo.config.rule import Flags
 from asyncgrpo.config.tree import Config
 from asyncgrpo.config.yaml_text import parse_mapping
 
@@ -101,19 +101,29 @@ def resolve(recipe: LoadedRecipe, facts: Facts) -> Derivation:
     problems = _rule_problems(
         derivation.config, recipe.flags, set(), recipe.sources, str(recipe.path)
     )
-    wanted, served = derivation.config.server.max_model_len, facts.served_max_model_len
-    if wanted is not None and served is not None and wanted > served:
-        problems.append(
-            Problem(
-                recipe.source(("server", "max_model_len")),
-                "server.max_model_len",
-                f"got {wanted}, but the server serves {served}: restart it with "
-                f"--max-model-len {wanted}, or lower the key",
-            )
-        )
+    problems += _context_problems(recipe, derivation.config, facts)
     if problems:
         raise config_error(problems)
     return derivation
+
+
+def _context_problems(recipe: LoadedRecipe, config: Config, facts: Facts) -> list[Problem]:
+    """The context a run needs must be known before a server is launched, and be served."""
+    wanted, served = config.server.max_model_len, facts.served_max_model_len
+    if wanted is None and facts.server_urls is not None:
+        message = (
+            f"cannot be derived: the context of {config.model.name_or_path} is not known here; "
+            "set it, or fetch the model's config.json into the hub's cache first"
+        )
+    elif wanted is not None and served is not None and wanted > served:
+        message = (
+            f"got {wanted}, but the server serves {served}: restart it with "
+            f"--max-model-len {wanted}, or lower the key"
+        )
+    else:
+        return []
+    key = ("server", "max_model_len")
+    return [Problem(recipe.source(key), dotted(key), message)]
 
 
 def _finish(

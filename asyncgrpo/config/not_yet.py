@@ -62,6 +62,7 @@ _ONE_SERVER = "use 1; server.tensor_parallel_size spreads one server over GPUs"
 
 NOT_YET: tuple[NotYet, ...] = (
     _row("model.attn_backend", _only("auto", "sdpa"), "use auto"),
+    _row("model.router_aux_loss_coef", _only(None), _LEAVE_OUT),
     _row("model.torch_compile", _off, "use false"),
     _row("data.streaming", _off, "use false, with data.max_prompts for a large dataset"),
     _row("data.eval", _only(None), _LEAVE_OUT),
@@ -86,7 +87,6 @@ NOT_YET: tuple[NotYet, ...] = (
     _row("router.port", _only("auto"), _LEAVE_OUT),
     _row("router.api_key_env", _only(None), "use server.api_key_env"),
     _row("router.upstream_token_env", _only(None), "use server.api_key_env"),
-    _row("trainer.optim", _only("adamw_torch_fused", "adamw_torch"), "use adamw_torch_fused"),
     _row("trainer.nnodes", _at_most(1), "use 1"),
     _row("trainer.rdzv_endpoint", _only(None), _LEAVE_OUT),
     _row("loss.correction", _only("token_mask"), "use token_mask"),
@@ -95,6 +95,8 @@ NOT_YET: tuple[NotYet, ...] = (
     _row("checkpoint.hub_model_id", _only(None), _LEAVE_OUT),
     _row("checkpoint.hub_private_repo", _only(None), _LEAVE_OUT),
     _row("tracking.report_to", _without("trackio", "wandb"), "use tensorboard"),
+    _row("tracking.log_completions", _off, "use false"),
+    _row("tracking.num_completions_to_print", _only(None), _LEAVE_OUT),
     _row("tracking.project", _only(None), _LEAVE_OUT),
     _row("tracking.run_name", _only(None), "use run.name"),
     _row("eval.every_steps", _only(None), _LEAVE_OUT),

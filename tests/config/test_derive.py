@@ -204,7 +204,7 @@ def test_a_folder_without_a_model_is_refused(tmp_path: Path):
 
 
 def test_rules_hold_for_derived_values_too(tmp_path: Path):
-    with pytest.raises():
+    with pytest.raises(ConfigError, match=r"yaml:5  rollout.max_completion_length: got 2048"):
         resolve(load(tmp_path), Facts(model_max_positions=1024))
 
 
@@ -215,3 +215,28 @@ def test_a_server_with_a_shorter_context_is_refused(tmp_path: Path):
     ):
         resolve(recipe, Facts(served_max_model_len=3000))
     resolve(recipe, Facts(served_max_model_len=9000))
+
+
+def test_a_model_in_the_hub_s_cache_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    config = load(tmp_path, "model.name_or_path=org/model").config
+    unknown = local_facts(config, cuda_count=0, recipe_name="x")
+    assert unknown.model_max_positions is None
+    model = tmp_path / "hub" / "models--org--model"
+    write(model, "abc", "refs/main")
+    write(model, '{"max_position_embeddings": 99}', "snapshots/abc/config.json")
+    assert local_facts(config, cuda_count=0, recipe_name="x").model_max_positions == 99
+
+
+def test_a_name_that_can_be_nothing_is_refused(tmp_path: Path):
+    config = load(tmp_path, "model.name_or_path='what is this'").config
+    with pytest.raises(ConfigError, match="neither a folder nor a hub id"):
+        local_facts(config, cuda_count=0, recipe_name="x")
+
+
+def test_a_server_is_not_launched_without_a_known_context(tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"server.max_model_len: cannot be derived"):
+        resolve(load(tmp_path), Facts(server_urls=("http://127.0.0.1:1",)))
+    resolve(load(tmp_path), Facts())

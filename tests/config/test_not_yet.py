@@ -12,6 +12,7 @@ from tests.config.recipe_files import load
 
 REFUSED = {
     "model.attn_backend": ["varlen", "flash_attn"],
+    "model.router_aux_loss_coef": ["0.01"],
     "model.torch_compile": ["true"],
     "data.streaming": ["true"],
     "data.eval": ["{path: org/held-out}"],
@@ -36,7 +37,6 @@ REFUSED = {
     "router.port": ["9000"],
     "router.api_key_env": ["KEY"],
     "router.upstream_token_env": ["KEY"],
-    "trainer.optim": ["adafactor", "sgd"],
     "trainer.nnodes": ["2"],
     "trainer.rdzv_endpoint": ["host:29500"],
     "loss.correction": ["token_clip", "sequence_mask", "geometric_mask", "icepop", "none"],
@@ -45,6 +45,8 @@ REFUSED = {
     "checkpoint.hub_model_id": ["org/model"],
     "checkpoint.hub_private_repo": ["true"],
     "tracking.report_to": ["wandb", "[tensorboard, trackio]"],
+    "tracking.log_completions": ["true"],
+    "tracking.num_completions_to_print": ["3"],
     "tracking.project": ["x"],
     "tracking.run_name": ["x"],
     "eval.every_steps": ["10"],
