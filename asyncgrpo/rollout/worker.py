@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import setproctitle
+import stamina
 
 from asyncgrpo.channel.messages import Begin, Failed, Hello, Stop
 from asyncgrpo.channel.sockets import WorkerLink, link_address
@@ -28,11 +29,15 @@ from asyncgrpo.config import Config, known, load_resolved
 from asyncgrpo.errors import DataError, UserError
 from asyncgrpo.metrics.values import Recorder
 from asyncgrpo.rollout.prompts import load_prompts
-from asyncgrpo.rollout.session import Client, Inputs, Link, Session, count_retry
+from asyncgrpo.rollout.sampler import sampling_params
+from asyncgrpo.rollout.session import Inputs, Link, Session, count_retry
+from asyncgrpo.server.capabilities import choose_endpoint
 from asyncgrpo.server.client import ServerClient
+from asyncgrpo.server.failures import is_transient
 
 log = logging.getLogger(__name__)
 
+MEET_ATTEMPTS = 8  # over about half a minute
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
@@ -52,12 +57,25 @@ def main() -> None:
         sys.exit(1)
 
 
-async def work(inputs: Inputs, link: Link, client: Client, recorder: Recorder) -> None:
-    """Meet the trainer and work until it says Stop."""
+async def work(inputs: Inputs, link: Link, client: ServerClient, recorder: Recorder) -> None:
+    """Meet the trainer and work until it says Stop.
+
+    Raises:
+        UserError: the run cannot go on; or an ExceptionGroup that holds one.
+    """
     await link.send(Hello(worker=0, pid=os.getpid(), num_prompts=len(inputs.prompts)))
     begin = await _begin(link)
     if begin is not None:
+        await _meet_server(client, begin.policy, sampling_params(inputs.config).num_logprobs)
         await Session(inputs, begin, link, client, recorder).run()
+
+
+async def _meet_server(client: ServerClient, policy: str, num_logprobs: int) -> None:
+    """Find the endpoint that generates; a server that is busy starting is asked again."""
+    retries = stamina.retry_context(on=is_transient, attempts=MEET_ATTEMPTS, timeout=None)
+    async for attempt in retries:
+        with attempt:
+            await choose_endpoint(client, policy, num_logprobs)
 
 
 async def _begin(link: Link) -> Begin | None:

@@ -14,7 +14,7 @@ def number_of_threes(completion_ids, **kwargs):
 
 async def first_token(completion_ids, **kwargs):
     await asyncio.sleep(0)
-    return [ids[0] / 64 if ids else None for ids in completion_ids]
+    return [(1 + ids[0]) / 64 if ids else None for ids in completion_ids]
 
 
 def always_one(completions, **kwargs):

@@ -1,22 +1,52 @@
 """The worker's loops from Begin to Stop, against the fake server and a trainer in memory."""
 
 import asyncio
+import time
 
 import numpy as np
 import pytest
 
-from asyncgrpo.channel.messages import DropReason, Exhausted, Heartbeat, Hello, Progress
+from asyncgrpo.channel.messages import (
+    DropReason,
+    Exhausted,
+    Heartbeat,
+    Hello,
+    Measured,
+    Progress,
+    Published,
+    Stop,
+)
 from asyncgrpo.errors import ConfigError, HookError, RunError, UserError
 from asyncgrpo.metrics.values import Recorder
+from asyncgrpo.rollout import sampler
 from asyncgrpo.rollout.prompts import load_prompts
 from asyncgrpo.rollout.session import Inputs, count_retry
 from asyncgrpo.rollout.worker import first_user_error, work
 from asyncgrpo.server.client import Retries, ServerClient
 from tests.fake_vllm import FakeServer, FakeState
-from tests.rollout.fakes import FakeTrainer, config, consume_at_once, tokenizer, write_prompts
+from tests.rollout.fakes import (
+    FakeTrainer,
+    config,
+    consume_at_once,
+    tokenizer,
+    write_prompts,
+)
 
 HOOKS = "tests.rollout.hooks"
 THREES = f"{HOOKS}:number_of_threes"
+NAMES = """
+    completions/mean_length completions/min_length completions/max_length
+    completions/clipped_ratio completions/duplicate_frac rewards/number_of_threes/mean
+    rewards/number_of_threes/group_std reward reward_group_std reward_kept
+    frac_reward_zero_std rollout/duration_s rollout/generated_tokens_per_s
+    rollout/concurrency rollout/concurrency_cap rollout/turns_mean rollout/turns_max
+    rollout/samples_per_rollout rollout/score_queue_size rollout/score_s rollout/score_wait_s
+    rollout/score_block_s rollout/backpressure_s rollout/vllm_retry_count
+    rollout/vllm_kv_cache_usage_frac rollout/vllm_running_requests
+    rollout/vllm_queued_requests rollout/vllm_preemption_count
+"""
+PROBES = 1  # requests of the worker's own, to find the endpoint
+G = 4
 
 
 @pytest.fixture
@@ -46,27 +76,44 @@ async def run(server, cfg, trainer, *, within=30.0):
     return trainer
 
 
+async def wait_for(condition, *, within=20.0):
+    async with asyncio.timeout(within):
+        while not condition():  # noqa: ASYNC110 - what is waited for cannot notify
+            await asyncio.sleep(0.005)
+
+
+def mean(trainer, name):
+    aggregate = trainer.metrics[name]
+    return aggregate.total / aggregate.weight
+
+
+# What a run gives
+
+
 async def test_an_epoch_becomes_groups_and_drops_and_ends_with_exhausted(server, data_path):
-    trainer = await run(
-        server, config(data_path, server.url, [THREES]), FakeTrainer(num_prompts=10)
-    )
+    cfg = config(data_path, server.url, [THREES])
+    trainer = await run(server, cfg, FakeTrainer(num_prompts=10))
     assert isinstance(trainer.heard[0], Hello)
     assert trainer.heard[0].num_prompts == 10
     assert trainer.resolved == {(0, position) for position in range(10)}
     assert {drop.reason for drop in trainer.drops} <= {DropReason.NO_SIGNAL}
     assert any(isinstance(message, Heartbeat) for message in trainer.heard)
     assert sum(isinstance(message, Exhausted) for message in trainer.heard) == 1
+    assert trainer.groups
     for group in trainer.groups:
-        assert [sample.key.index for sample in group.samples] == list(range(4))
+        assert [sample.key.index for sample in group.samples] == list(range(G))
         rewards = [np.sum(s.input_ids[s.trained == 1] % 3 == 0) for s in group.samples]
-        order = np.argsort(rewards)
-        assert (np.diff(np.array([s.advantage for s in group.samples])[order]) >= 0).all()
+        advantages = np.array([s.advantage for s in group.samples])
+        assert (np.diff(advantages[np.argsort(rewards)]) >= 0).all()
+        assert abs(advantages.sum()) < 1e-6
         for sample in group.samples:
             assert sample.top_ids.shape == (sample.num_tokens, 3)
-            assert np.isfinite(sample.sampler_logprobs).all()
+            assert (sample.sampler_logprobs[sample.trained == 1] < 0).all()
+            assert sample.input_ids[0] == 60  # the template's mark of a user's turn
 
 
-async def test_the_same_seed_gives_the_same_run(data_path):
+async def test_the_same_seed_gives_the_same_run(tmp_path):
+    data_path = write_prompts(tmp_path / "prompts.jsonl", 20)
     runs = []
     for _ in range(2):
         with FakeServer(FakeState(max_model_len=64)) as server:
@@ -78,6 +125,363 @@ async def test_the_same_seed_gives_the_same_run(data_path):
                 for sample in group.samples
             }
             rows = {(g.epoch, g.position): g.row_index for g in trainer.groups}
-            runs.append((samples, rows, sorted(seed for _, seed in server.state.requests)))
+            seeds = [seed for _, seed in server.state.requests[PROBES:]]
+            runs.append((samples, rows, sorted(seeds)))
     assert runs[0] == runs[1]
-    assert len(set(runs[0][2])) == len(runs[0][2]) == 20 * 4
+    assert len(set(runs[0][2])) == 20 * G
+
+
+async def test_a_resumed_run_goes_on_at_the_first_unresolved_prompt(server, data_path):
+    resolved = ((0, 3), (5, 6), (12, 14))
+    trainer = FakeTrainer(num_prompts=17, first_ordinal=3, resolved=resolved)
+    await run(server, config(data_path, server.url, [THREES]), trainer)
+    wanted = [3, 4, 6, 7, 8, 9, 10, 11, 14, 15, 16]
+    assert trainer.resolved == {divmod(ordinal, 10) for ordinal in wanted}
+
+
+async def test_rewards_of_several_sources_are_weighted_and_summed(server, data_path):
+    sources = [{"path": THREES, "weight": 2.0}, f"{HOOKS}:first_token", f"{HOOKS}:nothing"]
+    trainer = await run(server, config(data_path, server.url, sources), FakeTrainer(num_prompts=10))
+    expected = 2 * mean(trainer, "rewards/number_of_threes/mean") + mean(
+        trainer, "rewards/first_token/mean"
+    )
+    assert mean(trainer, "reward") == pytest.approx(expected)
+    assert "rewards/nothing/mean" not in trainer.metrics
+    assert trainer.metrics["reward"].weight == 10 * G
+
+
+async def test_metrics_of_the_run_have_their_names_and_weights(server, data_path):
+    server.state.latency_s = 0.2
+    cfg = config(data_path, server.url, [THREES], rollout={"max_concurrent_rollouts": 6})
+    trainer = await run(server, cfg, FakeTrainer(num_prompts=10))
+    metrics = trainer.metrics
+    for name in NAMES.split():
+        assert name in metrics, name
+    assert metrics["completions/mean_length"].weight == 10 * G
+    assert metrics["completions/duplicate_frac"].weight == 10 * G
+    assert metrics["frac_reward_zero_std"].weight == 10
+    assert metrics["frac_reward_zero_std"].total == len(trainer.drops)
+    assert metrics["reward_group_std"].weight == sum(len(g.samples) for g in trainer.groups)
+    assert metrics["rollout/concurrency"].high <= 6
+    assert server.state.most_running <= 6
+    assert mean(trainer, "rollout/duration_s") >= 0.2
+    assert mean(trainer, "rollout/samples_per_rollout") == 1
+
+
+async def test_observations_come_before_the_group_they_belong_to(server, data_path):
+    trainer = await run(
+        server, config(data_path, server.url, [THREES]), FakeTrainer(num_prompts=10)
+    )
+    scored = 0.0
+    for message in trainer.heard:
+        if isinstance(message, Measured) and "frac_reward_zero_std" in message.aggregates:
+            scored += message.aggregates["frac_reward_zero_std"].weight
+        elif message in trainer.groups:
+            scored -= 1
+            assert scored >= 0
+
+
+# Limits
+
+
+async def test_the_allowance_binds_and_progress_lifts_it(server, tmp_path):
+    data_path = write_prompts(tmp_path / "prompts.jsonl", 40)
+    # Samples of at most 4 + 8 tokens, four to a group: the allowance is about three groups.
+    trainer = FakeTrainer(num_prompts=40, allowance_tokens=130, stop_after=40)
+    task = asyncio.ensure_future(run(server, config(data_path, server.url, [THREES]), trainer))
+    await wait_for(lambda: sum_tokens(trainer) >= 130)
+    await asyncio.sleep(0.3)
+    stalled = sum_tokens(trainer)
+    assert 130 <= stalled < 130 + 2 * G * 12
+    requests = len(server.state.requests)
+    await asyncio.sleep(0.3)
+    assert len(server.state.requests) == requests
+    trainer.tell(Progress(1, allowance_tokens=130, consumed_tokens=stalled))
+    await wait_for(lambda: sum_tokens(trainer) > stalled)
+    trainer.tell(Progress(2, allowance_tokens=10**9, consumed_tokens=stalled))
+    await task
+    assert trainer.metrics["rollout/backpressure_s"].high >= 0.5
+
+
+def sum_tokens(trainer):
+    return sum(sample.num_tokens for group in trainer.groups for sample in group.samples)
+
+
+async def test_a_trainer_that_consumes_at_once_is_never_waited_for(server, data_path):
+    trainer = FakeTrainer(num_prompts=60, allowance_tokens=100, consume=consume_at_once(100))
+    await run(server, config(data_path, server.url, [THREES]), trainer)
+    assert len(trainer.resolved) == 60
+
+
+async def test_the_kv_cache_sets_the_first_cap(server, data_path):
+    server.state.kv_tokens = 3 * 64 + 32  # three rollouts of full length and a half
+    server.state.latency_s = 0.01
+    await run(server, config(data_path, server.url, [THREES]), FakeTrainer(num_prompts=10))
+    assert server.state.most_running == 3
+
+
+# Failures
+
+
+async def test_a_reward_that_raises_costs_its_group_only(server, data_path):
+    source = f"{HOOKS}:raises_on_odd_targets"
+    trainer = await run(
+        server, config(data_path, server.url, [source]), FakeTrainer(num_prompts=10)
+    )
+    assert [drop.reason for drop in trainer.drops].count(DropReason.ERROR) == 5
+    assert all(group.row_index % 2 == 0 for group in trainer.groups)
+    assert len(trainer.resolved) == 10
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("wrong_length", "reward `wrong_length` returned 1 rewards; expected a list of 4"),
+        ("text_reward", "reward `text_reward` returned 'good' as a reward"),
+        ("infinite", "reward `infinite` returned inf as a reward"),
+        ("hangs", "reward `hangs` took longer than its timeout_s of 0.2"),
+        ("hangs_async", "reward `hangs_async` took longer than its timeout_s of 0.2"),
+    ],
+)
+async def test_a_broken_reward_uses_up_the_failure_budget_and_is_named(
+    server, data_path, name, message
+):
+    source = {"path": f"{HOOKS}:{name}", "timeout_s": 0.2}
+    cfg = config(data_path, server.url, [source], rollout={"failure_budget": 0.01})
+    trainer = FakeTrainer(num_prompts=10)
+    with pytest.raises(RunError, match=message):
+        await run(server, cfg, trainer)
+    assert not trainer.groups
+
+
+async def test_a_group_that_nothing_scored_is_unscored(server, data_path):
+    cfg = config(data_path, server.url, [f"{HOOKS}:nothing"])
+    trainer = await run(server, cfg, FakeTrainer(num_prompts=10))
+    assert [drop.reason for drop in trainer.drops] == [DropReason.UNSCORED] * 10
+    assert mean(trainer, "frac_reward_zero_std") == 1
+    assert "reward_dropped" not in trainer.metrics
+
+
+async def test_equal_rewards_carry_no_signal(server, data_path):
+    cfg = config(data_path, server.url, [f"{HOOKS}:always_one"])
+    trainer = await run(server, cfg, FakeTrainer(num_prompts=10))
+    assert [drop.reason for drop in trainer.drops] == [DropReason.NO_SIGNAL] * 10
+    assert mean(trainer, "reward_dropped") == 1
+
+
+async def test_server_errors_are_tried_again_and_counted(server, data_path):
+    cfg = config(data_path, server.url, [THREES])
+    inject = {"status": [500, 503, 429]}
+
+    def fail(message):
+        if isinstance(message, Hello):
+            server.state.disconnect_next = 0
+        if inject["status"] and isinstance(message, Heartbeat):
+            server.state.fail_next = inject.pop("status")
+            inject["status"] = []
+        return ()
+
+    trainer = await run(server, cfg, FakeTrainer(num_prompts=10, consume=fail))
+    assert len(trainer.resolved) == 10
+    assert DropReason.ERROR not in {drop.reason for drop in trainer.drops}
+    assert trainer.metrics["rollout/vllm_retry_count"].total == 3
+
+
+async def test_a_rollout_that_fails_for_good_costs_itself_only(server, data_path):
+    cfg = config(data_path, server.url, [THREES], rollout={"loop": f"{HOOKS}:FailsOnOneRollout"})
+    trainer = await run(server, cfg, FakeTrainer(num_prompts=10))
+    assert len(trainer.resolved) == 10
+    assert trainer.groups
+    assert sum(len(group.samples) for group in trainer.groups) < len(trainer.groups) * G
+    for group in trainer.groups:
+        assert abs(sum(sample.advantage for sample in group.samples)) < 1e-6
+
+
+async def test_answers_that_are_no_answers_drop_the_group_with_reason_error(server, data_path):
+    trainer = FakeTrainer(num_prompts=10, stop_after=10)
+
+    def garble(message):
+        if isinstance(message, Heartbeat):
+            server.state.garbage_next = 10**6
+        return ()
+
+    trainer._consume = garble
+    await run(server, config(data_path, server.url, [THREES]), trainer)
+    assert [drop.reason for drop in trainer.drops].count(DropReason.ERROR) >= 8
+
+
+async def test_generation_that_always_fails_ends_the_run_with_the_reason(server, data_path):
+    def garble(message):
+        if isinstance(message, Heartbeat):
+            server.state.garbage_next = 10**6
+        return ()
+
+    cfg = config(data_path, server.url, [THREES], rollout={"failure_budget": 0.05})
+    with pytest.raises(RunError, match=r"failure_budget .*unreadable"):
+        await run(server, cfg, FakeTrainer(num_prompts=10, consume=garble))
+
+
+async def test_a_dead_engine_is_waited_for(server, data_path, monkeypatch):
+    monkeypatch.setattr(sampler, "FIRST_WAIT_S", 0.05)
+    trainer = FakeTrainer(num_prompts=10)
+    server.state.latency_s = 0.05
+    task = asyncio.ensure_future(run(server, config(data_path, server.url, [THREES]), trainer))
+    await wait_for(lambda: trainer.resolved)
+    server.state.dead = True
+    await asyncio.sleep(0.5)
+    assert not task.done()
+    server.state.dead = False
+    await task
+    assert len(trainer.resolved) == 10
+    assert DropReason.ERROR not in {drop.reason for drop in trainer.drops}
+
+
+async def test_an_engine_that_stays_dead_ends_the_run(server, data_path, monkeypatch):
+    monkeypatch.setattr(sampler, "FIRST_WAIT_S", 0.05)
+
+    def die(message):
+        server.state.dead = isinstance(message, Heartbeat) or server.state.dead
+        return ()
+
+    cfg = config(data_path, server.url, [THREES])
+    cfg = cfg.model_copy(
+        update={"server": cfg.server.model_copy(update={"vllm_server_timeout": 0.5})}
+    )
+    with pytest.raises(RunError, match="no server answered for"):
+        await run(server, cfg, FakeTrainer(num_prompts=10, consume=die))
+
+
+# Policies
+
+
+async def test_a_replaced_policy_name_is_answered_with_the_current_one(server, data_path):
+    state = server.state
+    state.adapters, state.versions = {"policy-v000000": "/"}, {"policy-v000000": 0}
+    state.latency_s = 0.02
+    trainer = FakeTrainer(num_prompts=10, policy="policy-v000000")
+    cfg = config(data_path, server.url, [THREES], sync={"backend": "adapter"})
+    task = asyncio.ensure_future(run(server, cfg, trainer))
+    await wait_for(lambda: trainer.resolved)
+    state.adapters, state.versions = {"policy-v000001": "/"}, {"policy-v000001": 1}
+    await asyncio.sleep(0.1)
+    trainer.tell(Published("policy-v000001", 1))
+    await task
+    assert len(trainer.resolved) == 10
+    assert DropReason.ERROR not in {drop.reason for drop in trainer.drops}
+    assert {s.policy_version for group in trainer.groups for s in group.samples} == {0, 1}
+
+
+async def test_weights_in_place_date_a_sample_by_its_oldest_token(server, data_path):
+    server.state.label = "7"
+    trainer = await run(
+        server, config(data_path, server.url, [THREES]), FakeTrainer(num_prompts=10)
+    )
+    samples = [sample for group in trainer.groups for sample in group.samples]
+    assert {sample.policy_version for sample in samples} == {7}
+    for sample in samples:
+        (span,) = sample.version_spans
+        assert sample.trained.nonzero()[0].tolist() == list(range(span.start, span.end))
+
+
+async def test_with_adapters_the_versions_of_the_base_weights_do_not_count(server, data_path):
+    server.state.label = "7"
+    cfg = config(data_path, server.url, [THREES], sync={"backend": "adapter"})
+    trainer = await run(server, cfg, FakeTrainer(num_prompts=10))
+    assert {s.policy_version for group in trainer.groups for s in group.samples} == {0}
+
+
+# Hooks
+
+
+async def test_the_curriculum_of_the_documentation_runs_unchanged(server, data_path):
+    rollout = {"loop": f"{HOOKS}:CurriculumRolloutLoop", "loop_args": {"pass_rate_cap": 0.9}}
+    cfg = config(data_path, server.url, [f"{HOOKS}:first_token"], rollout=rollout)
+    # An allowance of one token: a group starts when the one before it is scored and consumed.
+    trainer = FakeTrainer(num_prompts=30, allowance_tokens=1, consume=consume_at_once(1))
+    with pytest.raises(RunError, match="epoch 1: none of the 10 prompts"):
+        await run(server, cfg, trainer)
+    # Every rollout has a positive reward, so the second epoch has nothing left to learn.
+    assert {drop.reason for drop in trainer.drops if drop.epoch == 1} == {DropReason.FILTERED}
+    assert len([group for group in trainer.groups if group.epoch == 0]) > 1
+
+
+async def test_an_epoch_that_is_rejected_whole_is_an_error(server, data_path):
+    cfg = config(data_path, server.url, [THREES], rollout={"loop": f"{HOOKS}:RejectsEverything"})
+    with pytest.raises(RunError, match="rejected by filter_prompt"):
+        await run(server, cfg, FakeTrainer(num_prompts=30))
+
+
+async def test_a_loop_of_two_turns_makes_one_sample_that_trains_both(server, data_path):
+    cfg = config(data_path, server.url, [], rollout={"loop": f"{HOOKS}:TwoTurns"})
+    trainer = await run(server, cfg, FakeTrainer(num_prompts=10))
+    seeds = [seed for _, seed in server.state.requests[PROBES:]]
+    assert len(set(seeds)) == 10 * G * 2
+    assert mean(trainer, "rollout/turns_mean") == 2
+    assert mean(trainer, "rollout/fork_frac") == 0
+    for group in trainer.groups:
+        for sample in group.samples:
+            starts = np.flatnonzero(np.diff(sample.trained.astype(int)) == 1)
+            assert len(starts) == 2
+
+
+async def test_prompts_longer_than_the_context_are_dropped_and_an_epoch_of_them_ends_the_run(
+    server, data_path
+):
+    cfg = config(data_path, server.url, [THREES], server={"max_model_len": 4})
+    with pytest.raises(RunError, match="longer than the context"):
+        await run(server, cfg, FakeTrainer(num_prompts=30))
+
+
+# Before the start
+
+
+def inputs(cfg, template="default"):
+    made = tokenizer() if template == "default" else tokenizer(template)
+    return Inputs(cfg, made, load_prompts(cfg.data))
+
+
+def test_a_run_without_rewards_is_refused(data_path):
+    with pytest.raises(ConfigError, match=r"rollout.rewards is empty"):
+        inputs(config(data_path, "http://x", []))
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (f"{HOOKS}:needs_ground_truth", r"needs `ground_truth`.*\(`target`\)"),
+        (f"{HOOKS}:NOT_A_FUNCTION", "is 3; expected a function"),
+        (f"{HOOKS}:missing", "has no `missing`"),
+        ("no_such_package.module:reward", "no module `no_such_package`"),
+        ("just_a_name", "expected `package.module:name`"),
+        ("/nowhere/file.py:reward", "no file `/nowhere/file.py`"),
+    ],
+)
+def test_a_reward_that_cannot_work_is_refused_before_the_start(data_path, source, message):
+    with pytest.raises(HookError, match=message):
+        inputs(config(data_path, "http://x", [source]))
+
+
+async def test_a_reward_without_keywords_gets_only_what_it_names(server, data_path):
+    cfg = config(data_path, server.url, [f"{HOOKS}:no_keywords"])
+    trainer = await run(server, cfg, FakeTrainer(num_prompts=10))
+    assert trainer.groups
+
+
+async def test_stop_ends_a_run_in_the_middle_within_a_second(server, data_path):
+    server.state.latency_s = 30.0
+    cfg = config(data_path, server.url, [THREES])
+    trainer = FakeTrainer(num_prompts=10)
+
+    async def stop_soon():
+        await asyncio.sleep(0.5)
+        trainer.tell(Stop())
+
+    stopper = asyncio.ensure_future(stop_soon())
+    server.state.latency_s = 0.0
+    start = time.monotonic()
+    task = asyncio.ensure_future(run(server, cfg, trainer))
+    await wait_for(lambda: any(isinstance(m, Heartbeat) for m in trainer.heard))
+    server.state.latency_s = 30.0
+    await task
+    await stopper
+    assert time.monotonic() - start < 5
