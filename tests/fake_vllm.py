@@ -11,7 +11,6 @@ older version is as visible here as on the real one. `expected_logprobs` is the 
 import argparse
 import asyncio
 import itertools
-import math
 import random
 import re
 import socket
@@ -33,7 +32,7 @@ from asyncgrpo.server.turns import PackedRequest, WireSpan, pack_answer
 
 Script = Callable[[list[int], int], list[int]]  # prompt ids, seed -> output ids
 
-FAVOUR = 3.0  # nats by which the favoured token's logit exceeds the others'
+FAVOUR, WAVE = 3.0, 0.5  # nats: how far the favoured token stands out, and the others vary
 DEAD = "EngineCore encountered an issue. See stack trace (above) for the root cause."
 DEV_ROUTES = (
     "/pause",
@@ -101,10 +100,10 @@ class FakeState:
 
 def logprobs_after(token: int, version: int, vocab_size: int) -> np.ndarray:
     """Logprobs of all tokens after `token` under weights of `version`."""
-    logprobs_V = np.full(vocab_size, -math.log(math.exp(FAVOUR) + vocab_size - 1))
-    logprobs_V[(7 * token + 3 * version + 1) % vocab_size] += FAVOUR
-    # Unequal everywhere, so that the top K are the same tokens on every endpoint.
-    return logprobs_V - 1e-4 * np.arange(vocab_size)
+    # The wave makes every logprob depend on the version, and no two of them equal.
+    logits_V = WAVE * np.sin(1.7 * np.arange(vocab_size) + 2.3 * token + 0.9 * version)
+    logits_V[(7 * token + 3 * version + 1) % vocab_size] += FAVOUR
+    return logits_V - np.log(np.exp(logits_V).sum())
 
 
 def expected_logprobs(token_ids: Sequence[int], version: int, vocab_size: int = 64) -> np.ndarray:
@@ -216,7 +215,8 @@ class _Fake:
     async def _generation(self, path: str, body: bytes) -> Response:
         state = self.state
         if path == "/inference/v1/generate" and not state.scale_out:
-            raise _RefusalError(403, "The scale-out endpoints need --enable-scale-out", "Forbidden")
+            message = "Scale-out endpoints are disabled. Restart with --enable-scale-out"
+            raise _RefusalError(403, message, "PermissionDeniedError")
         if state.dead:
             raise _RefusalError(500, DEAD, "InternalServerError")
         if state.fail_next:

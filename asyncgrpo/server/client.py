@@ -264,13 +264,13 @@ class ServerClient:
                     return await attempt_once()
                 except ServerError as error:
                     if is_transient(error):
-                        await self._before_next_try(error)
+                        await self._check_engine(error)
+                        if self._on_retry is not None and attempt.num < retries.attempts:
+                            self._on_retry(error)
                     raise
         raise AssertionError("stamina yields at least one attempt")
 
-    async def _before_next_try(self, error: ServerError) -> None:
-        if self._on_retry is not None:
-            self._on_retry(error)
+    async def _check_engine(self, error: ServerError) -> None:
         if isinstance(error, StatusError) and await self._is_dead():
             raise EngineDeadError(
                 f"the engine behind {self.base_url} is dead (/health answers 503); its log says "

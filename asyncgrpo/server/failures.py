@@ -28,7 +28,6 @@ _REMEDIES = (
     ("weight transfer", 'start it with --weight-transfer-config \'{"backend": "folder"}\''),
 )
 _REMEDY_OF_ROUTE = {
-    "/inference/v1/generate": "start it with --enable-scale-out",
     "/v1/load_lora_adapter": "start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 and --enable-lora",
     "/v1/unload_lora_adapter": "start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 and --enable-lora",
     "/asyncgrpo/generate": "start it with --middleware asyncgrpo.server.packed.PackedEndpoint",
@@ -80,8 +79,6 @@ def failure(url: str, path: str, status: int, body: bytes) -> ServerError:
             f"the engine behind {url} is dead ({path} answered {status}); its log says why. "
             "Restart the server"
         )
-    if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN} and not message:
-        message = "Unauthorized"
     remedy = _remedy(path, status, message)
     text = f"{text}; {remedy}" if remedy else text
     if status == HTTPStatus.NOT_FOUND and "does not exist" in message:
@@ -133,7 +130,7 @@ def error_message(body: bytes) -> str:
 def _remedy(path: str, status: int, message: str) -> str:
     if status == HTTPStatus.UNAUTHORIZED:
         return "set server.api_key_env to the variable that holds its key"
-    if not message and status in {HTTPStatus.NOT_FOUND, HTTPStatus.FORBIDDEN}:
+    if not message and status == HTTPStatus.NOT_FOUND:
         route = path.partition("?")[0]
         if route in DEV_ROUTES:
             return "start it with VLLM_SERVER_DEV_MODE=1"

@@ -25,6 +25,7 @@ from asyncgrpo.server.turns import PackedRequest, WireSpan, pack_answer
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
+    from vllm.inputs.engine import TokensInput
     from vllm.lora.request import LoRARequest
     from vllm.outputs import CompletionOutput
     from vllm.sampling_params import SamplingParams
@@ -69,13 +70,11 @@ class PackedEndpoint:
             await _send(send, 200, b"application/msgpack", answer)
 
     async def _generate(self, state: Any, body: bytes) -> bytes:
-        from vllm.inputs.engine import tokens_input
-
         request = _decode(body)
         lora = await _resolve_adapter(state, request.model)
         self._num_served += 1
         outputs = state.engine_client.generate(
-            tokens_input(np.frombuffer(request.prompt_ids, "<i4").tolist()),
+            _engine_input(request),
             _sampling_params(request),
             f"packed-{self._num_served}",
             lora_request=lora,
@@ -95,6 +94,12 @@ def _decode(body: bytes) -> PackedRequest:
     if not request.prompt_ids or len(request.prompt_ids) % 4:
         raise _RefusedError(400, "BadRequestError", "prompt_ids must hold at least one int32")
     return request
+
+
+def _engine_input(request: PackedRequest) -> "TokensInput":
+    from vllm.inputs.engine import tokens_input
+
+    return tokens_input(np.frombuffer(request.prompt_ids, "<i4").tolist())
 
 
 def _sampling_params(request: PackedRequest) -> "SamplingParams":

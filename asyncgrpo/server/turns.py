@@ -125,9 +125,7 @@ def packed_turn(body: bytes, num_logprobs: int) -> Turn:
     ids_OC = np.frombuffer(answer.column_ids, _DTYPE_IDS).reshape(shape)
     logprobs_OC = np.frombuffer(answer.column_logprobs, _DTYPE_LOGPROBS).reshape(shape)
     if not np.array_equal(ids_OC[:, 0], output_ids):
-        raise ServerError(
-            f"{Endpoint.PACKED.value} answered logprobs of other tokens than those it sampled"
-        )
+        raise ServerError(f"{Endpoint.PACKED.value} answered logprobs of tokens it did not sample")
     return Turn(
         output_ids=output_ids,
         logprobs=np.ascontiguousarray(logprobs_OC[:, 0]),

@@ -1,0 +1,125 @@
+"""vLLM's command line for one recipe by hand, then what each key adds or replaces."""
+
+import json
+
+import pytest
+
+from asyncgrpo.errors import ConfigError
+from asyncgrpo.server.command import LORA_RANK_LIMITS, server_command
+
+
+def flags(argv: tuple[str, ...]) -> dict[str, str | None]:
+    """The flags after `-m module`; None for a bare one."""
+    found: dict[str, str | None] = {}
+    rest = list(argv[3:])
+    while rest:
+        name = rest.pop(0)
+        assert name.startswith("--"), name
+        bare = not rest or rest[0].startswith("--")
+        assert name not in found, f"{name} is given twice"
+        found[name] = None if bare else rest.pop(0)
+    return found
+
+
+def test_folder_sync_on_a_cpu_by_hand(make_config):
+    command = server_command(make_config("rollout.seed=7"), 8123, "cpu")
+    assert command.argv[1:3] == ("-m", "vllm.entrypoints.openai.api_server")
+    given = flags(command.argv)
+    expected = {
+        "--model": "fake",
+        "--served-model-name": "fake",
+        "--host": "127.0.0.1",
+        "--port": "8123",
+        "--dtype": "float32",
+        "--max-model-len": "256",
+        "--seed": "7",
+        "--logprobs-mode": "processed_logprobs",
+        "--generation-config": "vllm",
+        "--enable-scale-out": None,
+        "--middleware": "asyncgrpo.server.packed.PackedEndpoint",
+        "--enforce-eager": None,
+        "--no-enable-chunked-prefill": None,
+    }
+    assert expected.items() <= given.items()
+    assert json.loads(given["--weight-transfer-config"] or "") == {"backend": "folder"}
+    assert "--enable-lora" not in given
+    assert command.env["VLLM_SERVER_DEV_MODE"] == "1"
+    assert command.env["VLLM_CPU_OMP_THREADS_BIND"] == "nobind"
+    assert "VLLM_API_KEY" not in command.env
+
+
+def test_adapters_get_a_slot_for_each_version_that_may_be_in_flight(make_config):
+    config = make_config("model.peft={r: 12}", "rollout.max_staleness=4", "sync.backend=adapter")
+    command = server_command(config, 1, "cpu")
+    given = flags(command.argv)
+    assert given["--max-lora-rank"] == "16"
+    assert given["--max-loras"] == given["--max-cpu-loras"] == "6"
+    assert "--enable-lora" in given
+    assert "--weight-transfer-config" not in given
+    assert command.env["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "1"
+
+
+@pytest.mark.parametrize("rank", [1, 2, 8, 9, 64, 65, 257, 512])
+def test_the_rank_limit_is_the_smallest_of_vllms_that_fits(make_config, rank):
+    config = make_config(f"model.peft={{r: {rank}}}", "sync.backend=adapter")
+    given = flags(server_command(config, 1, "cpu").argv)
+    limit = int(given["--max-lora-rank"] or 0)
+    assert limit in LORA_RANK_LIMITS
+    assert limit >= rank
+    assert not [smaller for smaller in LORA_RANK_LIMITS if rank <= smaller < limit]
+
+
+@pytest.mark.parametrize("length", [100, 4096, 9000])
+def test_a_prefill_is_never_chunked_on_a_cpu(make_config, length):
+    given = flags(server_command(make_config(f"server.max_model_len={length}"), 1, "cpu").argv)
+    assert "--no-enable-chunked-prefill" in given
+    assert int(given["--max-num-batched-tokens"] or 0) >= length
+
+
+def test_a_gpu_server_keeps_vllms_own_batching_and_sees_its_devices(make_config):
+    config = make_config("server.devices=[2, 3]", "server.tensor_parallel_size=2")
+    command = server_command(config, 1, "cuda")
+    given = flags(command.argv)
+    assert given["--tensor-parallel-size"] == "2"
+    assert not {"--enforce-eager", "--no-enable-chunked-prefill"} & given.keys()
+    assert command.env["CUDA_VISIBLE_DEVICES"] == "2,3"
+    assert "VLLM_CPU_KVCACHE_SPACE" not in command.env
+
+
+def test_more_logprobs_than_vllms_default_raise_its_limit(make_config):
+    assert flags(server_command(make_config(), 1, "cpu").argv)["--max-logprobs"] == "20"
+    # `top_k` style recipes may ask for many; one more is for /inference/v1/generate
+    config = make_config("loss.num_sampler_logprobs=40", "server.extra_args={max-logprobs: 64}")
+    assert flags(server_command(config, 1, "cpu").argv)["--max-logprobs"] == "64"
+
+
+def test_extra_args_replace_drop_and_add(make_config):
+    config = make_config(
+        "server.extra_args={max_num_seqs: 32, enforce-eager: null, --enable-prefix-caching: false, "
+        "disable-cascade-attn: true, compilation-config: {level: 0}}"
+    )
+    given = flags(server_command(config, 1, "cpu").argv)
+    assert given["--max-num-seqs"] == "32"
+    assert "--enforce-eager" not in given
+    assert given["--no-enable-prefix-caching"] is None
+    assert given["--disable-cascade-attn"] is None
+    assert json.loads(given["--compilation-config"] or "") == {"level": 0}
+
+
+def test_variables_and_interpreter_of_the_recipe_win(make_config):
+    config = make_config("server.env={VLLM_CPU_KVCACHE_SPACE: '8'}", "server.python=/opt/py")
+    command = server_command(config, 1, "cpu")
+    assert command.argv[0] == "/opt/py"
+    assert command.env["VLLM_CPU_KVCACHE_SPACE"] == "8"
+
+
+def test_the_api_key_travels_as_a_variable_and_never_in_argv(make_config):
+    config = make_config("server.api_key_env=OUR_KEY")
+    command = server_command(config, 1, "cpu", {"OUR_KEY": "s3cret"})
+    assert command.env["VLLM_API_KEY"] == "s3cret"
+    assert not [argument for argument in command.argv if "s3cret" in argument]
+
+
+def test_an_api_key_that_is_not_set_is_named(make_config):
+    with pytest.raises(ConfigError, match=r"server\.api_key_env.*OUR_KEY is not set"):
+        server_command(make_config("server.api_key_env=OUR_KEY"), 1, "cpu", {})

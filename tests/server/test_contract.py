@@ -1,0 +1,369 @@
+"""The fake and the real vLLM answer alike; and what only the real one can prove.
+
+One real server, on CPU, for the whole module. A case is one HTTP call that both servers get; the
+fake's answer must have the same status, and each of its keys must be in the real answer with a
+value of the same type.
+"""
+
+import asyncio
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import msgspec
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from asyncgrpo.config import Facts, load_recipe, resolve
+from asyncgrpo.records import SamplingParams, TurnRequest
+from asyncgrpo.server.api import Endpoint
+from asyncgrpo.server.capabilities import check, probe
+from asyncgrpo.server.client import ServerClient
+from asyncgrpo.server.failures import UnknownModelError
+from asyncgrpo.server.turns import PackedAnswer, packed_request
+from tests.fake_vllm import FakeServer, FakeState
+from tests.server.vllm_process import running_vllm
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]
+
+MODEL = str(Path(__file__).parents[1] / "assets" / "sums-model")
+CONTEXT = 256
+RECIPE = f"""
+model: {{name_or_path: {MODEL}}}
+data: {{path: prompts.jsonl}}
+rollout: {{rewards: [rewards:one], max_completion_length: 24, max_staleness: 1}}
+server:
+  max_model_len: {CONTEXT}
+  devices: []
+  # Both ways of syncing on one server.
+  extra_args: {{enable-lora: true, max-lora-rank: 8, max-loras: 3}}
+  env: {{VLLM_ALLOW_RUNTIME_LORA_UPDATING: "1", VLLM_CPU_KVCACHE_SPACE: "1"}}
+trainer: {{max_steps: 5}}
+"""
+
+
+@pytest.fixture(scope="module", name="config")
+def _config(tmp_path_factory: pytest.TempPathFactory):
+    recipe = tmp_path_factory.mktemp("recipe") / "recipe.yaml"
+    recipe.write_text(RECIPE)
+    loaded = load_recipe(recipe, paths_must_exist=False)
+    return resolve(loaded, Facts(recipe_name="contract", working_dir=str(recipe.parent))).config
+
+
+@pytest.fixture(scope="module", name="real_url")
+def _real_url(config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with running_vllm(config, tmp_path_factory.mktemp("vllm") / "server.log") as url:
+        yield url
+
+
+@pytest.fixture(scope="module", name="fake_url")
+def _fake_url() -> Iterator[str]:
+    state = FakeState(model=MODEL, max_model_len=CONTEXT, max_loras=3, max_lora_rank=8)
+    with FakeServer(state) as fake:
+        yield fake.url
+
+
+@pytest.fixture(scope="module", name="adapter")
+def _adapter(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_adapter(tmp_path_factory.mktemp("adapters") / "policy-v000001", rank=2)
+
+
+@pytest.fixture(name="real")
+async def _real(real_url: str):
+    async with ServerClient(real_url) as client:
+        yield client
+
+
+def write_adapter(path: Path, *, rank: int) -> str:
+    """An adapter on the first layer's q_proj that changes what the model says."""
+    sizes = json.loads((Path(MODEL) / "config.json").read_text())
+    width = sizes["num_attention_heads"] * sizes["head_dim"]
+    prefix = "base_model.model.model.layers.0.self_attn.q_proj"
+    values = np.random.default_rng(0)
+    tensors = {
+        f"{prefix}.lora_A.weight": values.normal(size=(rank, sizes["hidden_size"])),
+        f"{prefix}.lora_B.weight": values.normal(size=(width, rank)),
+    }
+    path.mkdir()
+    save_file(
+        {k: v.astype(np.float32) for k, v in tensors.items()}, path / "adapter_model.safetensors"
+    )
+    adapter = {"peft_type": "LORA", "r": rank, "lora_alpha": 8, "target_modules": ["q_proj"]}
+    adapter |= {"bias": "none", "task_type": "CAUSAL_LM", "base_model_name_or_path": MODEL}
+    (path / "adapter_config.json").write_text(json.dumps(adapter))
+    return str(path)
+
+
+# The same calls to both
+
+
+class Call(NamedTuple):
+    method: str
+    path: str
+    body: dict[str, Any] | bytes | None = None
+
+
+SAMPLING = {"max_tokens": 4, "temperature": 1.0, "seed": 3, "logprobs": 3}
+SHORT, LONG = [10, 11, 12], [10] * (CONTEXT + 5)
+
+
+def turn_calls(**changes: Any) -> dict[str, Call]:
+    """One turn, asked for in three ways."""
+    wanted = {"model": MODEL, "ids": SHORT, **SAMPLING, **changes}
+    model, ids = wanted.pop("model"), wanted.pop("ids")
+    request = TurnRequest(
+        model,
+        np.array(ids, np.int32),
+        wanted["max_tokens"],
+        wanted["seed"],
+        SamplingParams(num_logprobs=wanted["logprobs"]),
+    )
+    completion = {"model": model, "prompt": ids, "return_token_ids": True, **wanted}
+    completion["return_tokens_as_token_ids"] = True
+    return {
+        "packed": Call("POST", Endpoint.PACKED.value, packed_request(request)),
+        "generate": Call(
+            "POST",
+            Endpoint.GENERATE.value,
+            {"model": model, "token_ids": ids, "sampling_params": wanted},
+        ),
+        "completions": Call("POST", Endpoint.COMPLETIONS.value, completion),
+    }
+
+
+def named(what: str, calls: dict[str, Call]) -> dict[str, Call]:
+    return {f"{what}, {how}": call for how, call in calls.items()}
+
+
+ADAPTER = "/v1/load_lora_adapter"
+CASES: dict[str, Call] = {
+    "health": Call("GET", "/health"),
+    "models": Call("GET", "/v1/models"),
+    "server info": Call("GET", "/server_info?config_format=json"),
+    **named("a turn", turn_calls()),
+    **named("no top logprobs", turn_calls(logprobs=0)),
+    **named("unknown model", turn_calls(model="policy-v000099")),
+    **named("prompt too long", turn_calls(ids=LONG)),
+    **named("no tokens", turn_calls(max_tokens=0)),
+    **named("too many logprobs", turn_calls(logprobs=30)),
+    **named("not a token", turn_calls(ids=[10, 99_999])),
+    "prompt logprobs": Call(
+        "POST",
+        "/v1/completions",
+        {"model": MODEL, "prompt": SHORT, "max_tokens": 1, "prompt_logprobs": 0},
+    ),
+    "no adapter there": Call("POST", ADAPTER, {"lora_name": "a", "lora_path": "/nowhere"}),
+    "load": Call("POST", ADAPTER, {"lora_name": "policy-v000001", "lora_path": "ADAPTER"}),
+    "load again": Call("POST", ADAPTER, {"lora_name": "policy-v000001", "lora_path": "ADAPTER"}),
+    "models with adapter": Call("GET", "/v1/models"),
+    **named("a turn of the adapter", turn_calls(model="policy-v000001")),
+    "unload": Call("POST", "/v1/unload_lora_adapter", {"lora_name": "policy-v000001"}),
+    **named("a turn of none", turn_calls(model="policy-v000001")),
+    "unload unknown": Call("POST", "/v1/unload_lora_adapter", {"lora_name": "policy-v000001"}),
+    "pause": Call("POST", "/pause?mode=keep"),
+    "is paused": Call("GET", "/is_paused"),
+    "resume": Call("POST", "/resume"),
+    "resume again": Call("POST", "/resume"),
+    "is not paused": Call("GET", "/is_paused"),
+    "reset prefix cache": Call("POST", "/reset_prefix_cache"),
+    "weight info": Call("GET", "/weight_info"),
+    "no such route": Call("GET", "/nowhere"),
+}
+
+
+def send(url: str, call: Call, adapter: str) -> httpx.Response:
+    content = call.body if isinstance(call.body, bytes) else None
+    text = json.dumps(call.body).replace("ADAPTER", adapter) if content is None else None
+    return httpx.request(
+        call.method,
+        url + call.path,
+        content=content if content is not None else (text if call.body is not None else None),
+        headers={} if content is not None else {"content-type": "application/json"},
+        timeout=120,
+    )
+
+
+def decoded(response: httpx.Response) -> Any:
+    if response.headers.get("content-type", "").startswith("application/msgpack"):
+        return msgspec.to_builtins(msgspec.msgpack.decode(response.content, type=PackedAnswer))
+    try:
+        return response.json()
+    except ValueError:
+        return response.text
+
+
+def by_token(answer: dict[str, Any]) -> bool:
+    """Whether the keys are tokens, which differ between the two."""
+    return bool(answer) and all(re.fullmatch(r"(token_id:)?\d+", key) for key in answer)
+
+
+def misfit(fake: Any, real: Any, where: str = "answer") -> str | None:
+    """The first place where the fake has what the real server has not; None where it fits."""
+    if isinstance(fake, dict) and isinstance(real, dict):
+        if by_token(fake) and by_token(real):
+            return misfit(
+                *(list(answer.values())[-1] for answer in (fake, real)), f"{where}[token]"
+            )
+        for key, value in fake.items():
+            if key not in real:
+                return f"{where} has no {key!r}; it has {sorted(real)}"
+            if found := misfit(value, real[key], f"{where}[{key!r}]"):
+                return found
+        return None
+    if isinstance(fake, list) and isinstance(real, list):
+        return misfit(fake[-1], real[-1], f"{where}[-1]") if fake and real else None
+    number = (int, float)
+    alike = type(fake) is type(real) or (isinstance(fake, number) and isinstance(real, number))
+    return None if alike else f"{where} is {real!r}, and the fake's is {fake!r}"
+
+
+@pytest.mark.parametrize("call", [pytest.param(call, id=name) for name, call in CASES.items()])
+def test_the_fake_answers_as_the_real_server(
+    call: Call, real_url: str, fake_url: str, adapter: str
+):
+    real, fake = (send(url, call, adapter) for url in (real_url, fake_url))
+    assert fake.status_code == real.status_code, (real.text[:500], fake.text[:500])
+    assert misfit(decoded(fake), decoded(real)) is None
+
+
+def test_the_fakes_metrics_are_the_real_ones(real_url: str, fake_url: str):
+    def names(url: str) -> set[str]:
+        text = httpx.get(url + "/metrics", timeout=60).text
+        return set(re.findall(r"^(vllm:\w+)", text, re.MULTILINE))
+
+    assert names(fake_url) <= names(real_url)
+
+
+# What only the real server can prove
+
+
+def request(
+    seed: int, *, ids: list[int] | None = None, tokens: int = 12, k: int = 8, **sampling: Any
+) -> TurnRequest:
+    prompt_ids = np.array(SHORT if ids is None else ids, np.int32)
+    return TurnRequest(MODEL, prompt_ids, tokens, seed, SamplingParams(num_logprobs=k, **sampling))
+
+
+async def test_the_server_that_the_command_starts_has_all_that_the_run_needs(real, config):
+    found = await probe(real, config)
+    assert found.endpoint is Endpoint.PACKED
+    assert check(found, config) == ((), ())
+    assert found.load is not None
+    assert found.load.kv_tokens
+    assert found.block_size
+
+
+SETTINGS = [
+    pytest.param({}, id="plain"),
+    pytest.param({"k": 0}, id="no top logprobs"),
+    pytest.param({"k": 1}, id="one top logprob"),
+    pytest.param({"temperature": 0.6}, id="temperature"),
+    pytest.param({"stop": ("1", "3")}, id="stop strings"),
+    pytest.param({"repetition_penalty": 1.3}, id="repetition penalty"),
+    pytest.param({"tokens": 1}, id="one token"),
+    pytest.param({"ids": list(range(CONTEXT - 3))}, id="cut by the context"),
+]
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+async def test_the_three_endpoints_give_the_same_turn(real, settings):
+    for seed in range(4):
+        wanted = request(seed, **settings)
+        packed, *others = [await real.generate_once(wanted, endpoint) for endpoint in Endpoint]
+        assert packed.output_ids.size
+        for other in others:
+            np.testing.assert_array_equal(other.output_ids, packed.output_ids)
+            np.testing.assert_allclose(other.logprobs, packed.logprobs, atol=1e-5)
+            assert other.finish_reason == packed.finish_reason
+            if wanted.sampling.num_logprobs:
+                np.testing.assert_allclose(other.top_logprobs, packed.top_logprobs, atol=1e-5)
+                np.testing.assert_array_equal(other.top_ids, packed.top_ids)
+
+
+async def test_top_logprobs_are_the_best_and_contain_a_sampled_token_that_is_one_of_them(real):
+    turn = await real.generate(request(5, tokens=40, k=8))
+    assert (np.diff(turn.top_logprobs, axis=1) <= 1e-6).all()
+    is_top = turn.top_ids == turn.output_ids[:, None]
+    assert is_top.any()
+    sampled = np.broadcast_to(turn.logprobs[:, None], is_top.shape)
+    np.testing.assert_allclose(turn.top_logprobs[is_top], sampled[is_top], atol=1e-5)
+    outside = turn.logprobs[~is_top.any(axis=1)]
+    assert (outside <= turn.top_logprobs[~is_top.any(axis=1), -1] + 1e-6).all()
+
+
+async def test_turn_logprobs_are_the_prompt_logprobs_of_the_same_tokens(real):
+    turn = await real.generate(request(6, tokens=20))
+    sequence = np.concatenate([np.array(SHORT, np.int32), turn.output_ids])
+    scored = await real.prompt_logprobs(MODEL, sequence)
+    assert scored[0] == 0
+    np.testing.assert_allclose(scored[len(SHORT) :], turn.logprobs, atol=1e-4)
+
+
+def long_prompts(count: int) -> list[TurnRequest]:
+    values = np.random.default_rng(1)
+    sizes = values.integers(CONTEXT // 2, CONTEXT - 20, count)
+    return [
+        request(int(seed), ids=values.integers(5, 60, size).tolist(), tokens=16, k=4)
+        for seed, size in enumerate(sizes)
+    ]
+
+
+async def test_many_seeded_long_prompts_leave_the_engine_alive_before_and_after_a_pause(real):
+    requests = long_prompts(96)
+
+    async def all_at_once() -> list[Any]:
+        return await asyncio.gather(*(real.generate(request) for request in requests))
+
+    before = await all_at_once()
+    under_way = asyncio.ensure_future(all_at_once())
+    await asyncio.sleep(0.3)
+    await real.pause()
+    await asyncio.sleep(0.2)
+    await real.resume()
+    after = [*await under_way, *await all_at_once()]
+    assert await real.health()
+    assert len(before) + len(after) == 3 * len(requests)
+    for first, second in zip(before, after[len(requests) :], strict=True):
+        np.testing.assert_array_equal(first.output_ids, second.output_ids)
+
+
+async def test_a_client_that_goes_away_ends_its_request_in_the_engine(real):
+    task = asyncio.ensure_future(real.generate(request(7, tokens=CONTEXT - 10, k=8)))
+    await until(real, lambda load: load.running == 1)
+    task.cancel()
+    await until(real, lambda load: load.running == 0)
+    assert await real.health()
+
+
+async def until(client: ServerClient, holds: Callable[[Any], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not holds(await client.load()):  # noqa: ASYNC110  (a server notifies nobody)
+            await asyncio.sleep(0.02)
+
+
+async def test_an_adapter_is_another_policy_under_its_own_name(real, adapter):
+    tokens = np.array([10, 11, 12, 13, 14], np.int32)
+    base = await real.prompt_logprobs(MODEL, tokens)
+    await real.load_adapter("policy-v000007", adapter)
+    await real.load_adapter("policy-v000007", adapter)
+    try:
+        adapted = await real.prompt_logprobs("policy-v000007", tokens)
+        assert np.abs(adapted - base).max() > 1e-3
+        turns = [
+            await real.generate_once(
+                TurnRequest("policy-v000007", tokens, 8, 1, SamplingParams(num_logprobs=4)),
+                endpoint,
+            )
+            for endpoint in Endpoint
+        ]
+        for turn in turns[1:]:
+            np.testing.assert_array_equal(turn.output_ids, turns[0].output_ids)
+            np.testing.assert_allclose(turn.logprobs, turns[0].logprobs, atol=1e-5)
+    finally:
+        await real.unload_adapter("policy-v000007")
+    with pytest.raises(UnknownModelError):
+        await real.generate(TurnRequest("policy-v000007", tokens, 8, 1, SamplingParams()))

@@ -1,0 +1,60 @@
+"""The real vLLM on CPU for tests: started as the launcher would, stopped with all its children."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from asyncgrpo.config import Config
+from asyncgrpo.errors import ServerError
+from asyncgrpo.server.client import ServerClient
+from asyncgrpo.server.command import server_command
+
+START_TIMEOUT_S = 280.0  # a busy machine of two cores takes more than a minute
+STOP_TIMEOUT_S = 20.0
+
+
+@contextlib.contextmanager
+def running_vllm(config: Config, log: Path) -> Iterator[str]:
+    """The URL of a ready server for `config`; its output goes to `log`."""
+    port = _free_port()
+    command = server_command(config, port, "cpu")
+    env = {**os.environ, "OMP_NUM_THREADS": "1", **command.env}
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command.argv, env=env, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    try:
+        asyncio.run(_until_ready(f"http://127.0.0.1:{port}", process, log))
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        _stop(process)
+
+
+async def _until_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    def check(_: float) -> None:
+        if process.poll() is not None:
+            tail = log.read_text(errors="replace")[-3000:]
+            raise ServerError(f"vLLM ended with {process.returncode}:\n{tail}")
+
+    async with ServerClient(url) as client:
+        await client.wait_ready(START_TIMEOUT_S, check)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    os.killpg(process.pid, signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(STOP_TIMEOUT_S)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
