@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from asyncgrpo.config.describe import sections_at
 from asyncgrpo.config.problems import Key
-from asyncgrpo.config.tree import Config
+from asyncgrpo.config.tree import Config, leaf, with_leaf
 
 
 @dataclass(frozen=True)
@@ -66,24 +66,13 @@ def derive(config: Config, facts: Facts) -> Derivation:
     derived: list[Derived] = []
     for name, rule in _RULES:
         key: Key = tuple(name.split("."))
-        if _get(config, key) not in _OPEN:
+        if leaf(config, key) not in _OPEN:
             continue
         found = rule(config, facts)
         if found is not None:
-            config = _with(config, key, found.value)
+            config = with_leaf(config, key, found.value)
             derived.append(Derived(name, found.value, found.reason))
     return Derivation(config, tuple(derived))
-
-
-def _get(config: Config, key: Key) -> object:
-    section, leaf = key
-    return getattr(getattr(config, str(section)), str(leaf))
-
-
-def _with(config: Config, key: Key, value: object) -> Config:
-    section, leaf = key
-    changed = getattr(config, str(section)).model_copy(update={str(leaf): value})
-    return config.model_copy(update={str(section): changed})
 
 
 def _run_name(_: Config, facts: Facts) -> _Found:
@@ -254,12 +243,12 @@ def keys_derived() -> tuple[str, ...]:
 def undo(tree: dict[str, Any], derived: tuple[str, ...]) -> None:
     """Open the derived keys of a dumped configuration again, in place."""
     for name in derived:
-        section, leaf = name.split(".")
-        tree[section][leaf] = _open_value(section, leaf)
+        section, key = name.split(".")
+        tree[section][key] = _open_value(section, key)
 
 
-def _open_value(section: str, leaf: str) -> object:
+def _open_value(section: str, key: str) -> object:
     """null, or `auto` where null is no value of the key."""
     (model,) = sections_at(Config.model_fields[section].annotation)
-    default = model.model_fields[leaf].default
+    default = model.model_fields[key].default
     return default if default in _OPEN else "auto"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from asyncgrpo.config.problems import Key, dotted, shown
-from asyncgrpo.config.tree import Config
+from asyncgrpo.config.tree import Config, leaf
 
 Accepts = Callable[[object], bool]
 
@@ -23,7 +23,7 @@ class NotYet:
 
     def refusal(self, config: Config) -> str | None:
         """The message for this configuration, if there is one."""
-        value = _value(config, self.key)
+        value = leaf(config, self.key)
         if self.accepts(value):
             return None
         return f"not yet available: {dotted(self.key)} = {shown(value)}; {self.instead}"
@@ -112,8 +112,3 @@ def refusals(config: Config) -> Iterator[tuple[Key, str]]:
         message = row.refusal(config)
         if message:
             yield row.key, message
-
-
-def _value(config: Config, key: Key) -> object:
-    section, leaf = key
-    return dict(dict(config)[str(section)])[str(leaf)]

@@ -9,6 +9,7 @@ from asyncgrpo.config.data import DataConfig
 from asyncgrpo.config.eval import EvalConfig
 from asyncgrpo.config.loss import LossConfig
 from asyncgrpo.config.model import ModelConfig
+from asyncgrpo.config.problems import Key
 from asyncgrpo.config.rollout import RolloutConfig
 from asyncgrpo.config.router import RouterConfig
 from asyncgrpo.config.run import RunConfig
@@ -45,3 +46,16 @@ class Config(Section):
     """Evaluation while training."""
     run: RunConfig = RunConfig()
     """The run's name and directory."""
+
+
+def leaf(config: Config, key: Key) -> object:
+    """The value of `section.leaf`."""
+    section, name = key
+    return dict(dict(config)[str(section)])[str(name)]
+
+
+def with_leaf(config: Config, key: Key, value: object) -> Config:
+    """The configuration with another value of `section.leaf`, which is not checked again."""
+    section, name = key
+    changed: Section = dict(config)[str(section)].model_copy(update={str(name): value})
+    return config.model_copy(update={str(section): changed})

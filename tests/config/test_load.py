@@ -1,11 +1,14 @@
 """Broken recipes and exactly what their authors read."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from asyncgrpo.config import load_recipe
+from asyncgrpo.config import Config, load_recipe
 from asyncgrpo.errors import ConfigError
 from tests.config.recipe_files import VALID, load, write
 
@@ -164,3 +167,50 @@ def test_an_empty_recipe_lacks_what_is_required(tmp_path: Path):
         load(tmp_path, text="")
     keys = [line.split("  ")[1].split(":")[0] for line in str(error.value).splitlines()]
     assert keys == ["data.path", "model.name_or_path", "rollout.rewards"]
+
+
+leaves = (
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 10**6)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.sampled_from(["", "auto", "a:b", "./x.py:f", "a/b", "${loss.epsilon}", "${x", "???", "."])
+)
+values = st.recursive(
+    leaves,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["path", "r", "x", "weight"]), inner, max_size=3)
+    ),
+    max_leaves=4,
+)
+sections = [name for name, info in Config.model_fields.items()]
+keys = sorted(
+    {leaf for info in Config.model_fields.values() for leaf in info.annotation.model_fields}
+)
+recipes = st.dictionaries(
+    st.sampled_from([*sections, "extends", "nonsense"]),
+    values | st.dictionaries(st.sampled_from(keys), values, max_size=6),
+    max_size=6,
+)
+overrides = st.lists(
+    st.builds(
+        "{}.{}={}".format,
+        st.sampled_from(sections),
+        st.sampled_from([*keys, "peft.r", "rewards.0", ""]),
+        values.map(json.dumps),
+    ),
+    max_size=3,
+)
+
+
+@given(recipes, overrides)
+def test_whatever_a_recipe_holds_its_author_gets_a_message(
+    tmp_path_factory: pytest.TempPathFactory, recipe: dict, overrides: list[str]
+):
+    file = write(tmp_path_factory.getbasetemp(), json.dumps(recipe), "any.yaml")
+    try:
+        load_recipe(file, overrides)
+    except ConfigError as error:
+        for line in str(error).splitlines():
+            assert line.startswith((f"{file}:", "override '")), line

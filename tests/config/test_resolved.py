@@ -61,7 +61,12 @@ def resolved_run(tmp_path: Path, *overrides: str, facts: Facts = DEMO):
 
 
 def test_reloading_opens_what_was_derived_but_the_run_stays_where_it_is(tmp_path: Path):
-    facts = Facts(recipe_name="demo", working_dir="/w", server_urls=("http://127.0.0.1:1",))
+    facts = Facts(
+        recipe_name="demo",
+        working_dir="/w",
+        model_max_positions=4096,
+        server_urls=("http://127.0.0.1:1",),
+    )
     _, result, run_dir = resolved_run(tmp_path, facts=facts)
     again = reload(run_dir, ["loss.epsilon=0.1", "rollout.max_staleness=1"])
     assert again.config.server.urls is None
