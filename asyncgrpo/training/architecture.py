@@ -65,14 +65,14 @@ def unwrap_peft(model: nn.Module) -> PreTrainedModel:
 
 
 def _refuse_unsupported(causal_lm: PreTrainedModel, text_config: Any, name: str) -> None:
-    if not getattr(causal_lm, "_supports_attention_backend", False):  # transformers' own flag
-        raise ConfigError(f"{name} has attention of its own that packed rows cannot replace")
     unknown = set(getattr(text_config, "layer_types", None) or ()) - SUPPORTED_LAYERS
     if unknown:
         raise ConfigError(
             f"{name} has layers of type {', '.join(sorted(unknown))}, not yet available; "
             f"packed rows support {', '.join(sorted(SUPPORTED_LAYERS))}"
         )
+    if not getattr(causal_lm, "_supports_attention_backend", False):  # transformers' own flag
+        raise ConfigError(f"{name} has attention of its own that packed rows cannot replace")
     if any(hasattr(module, "sinks") for module in causal_lm.modules()):
         raise ConfigError(f"{name} uses attention sinks, which packed rows do not support")
     if any((getattr(text_config, key, None) or 0) > 1 for key in EXPERT_COUNTS):
