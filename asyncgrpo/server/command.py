@@ -20,6 +20,7 @@ from asyncgrpo.server.vllm_plugin import BACKEND as FOLDER_BACKEND
 
 MODULE = "vllm.entrypoints.openai.api_server"  # the CPU build has no `vllm` command
 MIDDLEWARE = "asyncgrpo.server.packed.PackedEndpoint"
+GUARD = "asyncgrpo.server.guard.KeyGuard"
 SPARE_LORAS = 2  # beyond max_staleness: the current version, and the one being published
 DEFAULT_MAX_LOGPROBS = 20
 # /inference/v1/generate counts the sampled token among the K, so one more is asked of it.
@@ -27,6 +28,12 @@ SPARE_LOGPROBS = 1
 CPU_BATCHED_TOKENS = 4096
 CPU_KV_CACHE_GIB = 2
 CPU_MOST_SEQUENCES = 256
+
+
+class _Repeated(tuple[str, ...]):
+    """Values of a flag that is given once for each."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True)
@@ -107,7 +114,7 @@ def _flags(config: Config, port: int) -> dict[str, Any]:
         # ... and that one must be ours: a model's own generation_config may hide a top_p.
         "generation-config": "vllm",
         "enable-scale-out": True,
-        "middleware": MIDDLEWARE,
+        "middleware": _Repeated((MIDDLEWARE, GUARD) if server.api_key_env else (MIDDLEWARE,)),
         "disable-uvicorn-access-log": True,
         "uvicorn-log-level": "warning",
     }
@@ -182,6 +189,8 @@ def _spell(name: str, value: Any) -> list[str]:
             return [f"--{name}"]
         case False:
             return [f"--no-{name}"]
+        case _Repeated():
+            return [part for one in value for part in (f"--{name}", one)]
         case Mapping() | list() | tuple():
             return [f"--{name}", json.dumps(value)]
         case _:

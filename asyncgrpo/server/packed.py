@@ -13,14 +13,13 @@ vLLM is imported inside the functions only: this module must be importable witho
 """
 
 import asyncio
-import hmac
-import os
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
 from asyncgrpo.server.api import Endpoint
+from asyncgrpo.server.guard import is_authorized
 from asyncgrpo.server.turns import PackedRequest, WireSpan, pack_answer
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ class PackedEndpoint:
             return
         state = scope["app"].state
         try:
-            _authorize(scope, state)
+            _authorize(scope)
             body = await _read_body(receive)
             answer = await _until_gone(self._generate(state, body), receive)
         except _ClientGoneError:
@@ -155,11 +154,8 @@ def _answer(output: "CompletionOutput", num_logprobs: int) -> bytes:
     )
 
 
-def _authorize(scope: "Scope", state: Any) -> None:
-    keys = state.args.api_key or [os.environ.get("VLLM_API_KEY")]
-    keys = [key for key in keys if key]
-    sent = dict(scope["headers"]).get(b"authorization", b"")
-    if keys and not any(hmac.compare_digest(sent, f"Bearer {key}".encode()) for key in keys):
+def _authorize(scope: "Scope") -> None:
+    if not is_authorized(scope):
         raise _RefusedError(401, "Unauthorized", "missing or wrong API key")
     if scope["method"] != "POST":
         raise _RefusedError(405, "MethodNotAllowed", f"{Endpoint.PACKED.value} takes POST")

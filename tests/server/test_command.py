@@ -118,6 +118,9 @@ def test_the_api_key_travels_as_a_variable_and_never_in_argv(make_config):
     command = server_command(config, 1, "cpu", {"OUR_KEY": "s3cret"})
     assert command.env["VLLM_API_KEY"] == "s3cret"
     assert not [argument for argument in command.argv if "s3cret" in argument]
+    # vLLM itself guards /v1 only
+    assert "asyncgrpo.server.guard.KeyGuard" in command.argv
+    assert "asyncgrpo.server.packed.PackedEndpoint" in command.argv
 
 
 def test_an_api_key_that_is_not_set_is_named(make_config):
