@@ -40,17 +40,19 @@ class Recorder:
 
     def record(self, name: str, value: float, weight: float = 1.0) -> None:
         """Observe `value`, which stands for `weight` tokens, samples or calls."""
+        value, weight = float(value), float(weight)  # a numpy scalar is no number on the wire
         self._add(name, Aggregate(value * weight, weight, value, value))
 
     def record_rate(self, name: str, total: float, seconds: float) -> None:
         """Observe `total` units made in `seconds`; the window's rate is sum / sum."""
+        total, seconds = float(total), float(seconds)
         if seconds > 0:
             self._add(name, Aggregate(total, seconds, total / seconds, total / seconds))
 
     def record_all(self, name: str, values: Iterable[float]) -> None:
         """Observe each of `values` with weight 1."""
         for value in values:
-            self.record(name, float(value))
+            self.record(name, value)
 
     def merge(self, aggregates: Aggregates) -> None:
         """Take over observations made elsewhere."""
