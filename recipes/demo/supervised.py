@@ -39,6 +39,16 @@ class Phase:
     decays: bool = True  # linearly to zero
 
 
+@dataclass(frozen=True)
+class Pupil:
+    """A model and what it is taught: the sums, drawn and answered with `rng`."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    sums: Sequence[Sum]
+    rng: random.Random
+
+
 def prompt_ids(tokenizer: PreTrainedTokenizerBase, numbers: Sum) -> list[int]:
     """Render the question up to where the assistant's answer begins."""
     text = tokenizer.apply_chat_template(
@@ -52,19 +62,15 @@ def completion_ids(tokenizer: PreTrainedTokenizerBase, answer: int) -> list[int]
     return [*tokenizer.encode(boxed(answer), add_special_tokens=False), tokenizer.eos_token_id]
 
 
-def train(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    sums: Sequence[Sum],
-    phase: Phase,
-    rng: random.Random,
-) -> None:
+def train(pupil: Pupil, phase: Phase) -> None:
     """Run one phase on sums drawn at random, printing its loss as it goes."""
+    model, rng = pupil.model, pupil.rng
     optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.99), weight_decay=0.01)
     started = printed = time.monotonic()
     for step in range(phase.steps):
-        batch = [rng.choice(sums) for _ in range(phase.batch)]
-        input_ids, labels = _examples(tokenizer, batch, [phase.answer(s, rng) for s in batch])
+        batch = rng.choices(pupil.sums, k=phase.batch)
+        answers = [phase.answer(numbers, rng) for numbers in batch]
+        input_ids, labels = _examples(pupil.tokenizer, batch, answers)
         for group in optimizer.param_groups:
             group["lr"] = _learning_rate(phase, step)
         logits = model(input_ids=input_ids).logits
@@ -85,17 +91,12 @@ def train(
 
 
 @torch.no_grad()
-def sampled_pass_rate(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    sums: Sequence[Sum],
-    count: int,
-    rng: random.Random,
-) -> float:
+def sampled_pass_rate(pupil: Pupil, count: int) -> float:
     """Sample one answer at temperature 1 for `count` sums; the share that is right and ends."""
+    model, tokenizer = pupil.model, pupil.tokenizer
     right = 0
     for start in range(0, count, SAMPLE_BATCH):
-        batch = [rng.choice(sums) for _ in range(min(SAMPLE_BATCH, count - start))]
+        batch = pupil.rng.choices(pupil.sums, k=min(SAMPLE_BATCH, count - start))
         prompts = _left_padded(tokenizer, [prompt_ids(tokenizer, numbers) for numbers in batch])
         wanted = [completion_ids(tokenizer, numbers.a + numbers.b) for numbers in batch]
         outputs = model.generate(

@@ -20,7 +20,7 @@ import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from recipes.demo.sums import all_sums, spoiled_answer
-from recipes.demo.supervised import Phase, sampled_pass_rate, say, train
+from recipes.demo.supervised import Phase, Pupil, sampled_pass_rate, say, train
 from recipes.smollm2.fetch import fetch_model
 
 HERE = Path(__file__).parent
@@ -63,13 +63,12 @@ def make_once(directory: Path, make: Callable[[Path], None]) -> None:
 def warm_start(directory: Path) -> None:
     """Teach the fetched model the boxed form, and save it into `directory`."""
     torch.manual_seed(SEED)
-    rng = random.Random(SEED)
     tokenizer = AutoTokenizer.from_pretrained(MODEL)
     model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
-    sums = all_sums(10)
+    pupil = Pupil(model, tokenizer, all_sums(10), random.Random(SEED))
     say(f"warm start: {WARM_START.steps} supervised steps of {WARM_START.batch} sums, 2-4 minutes")
-    train(model, tokenizer, sums, WARM_START, rng)
-    rate = sampled_pass_rate(model, tokenizer, sums, MEASURED, rng)
+    train(pupil, WARM_START)
+    rate = sampled_pass_rate(pupil, MEASURED)
     say(f"sampled pass rate {rate:.2f} over {MEASURED} answers (about 0.3 is expected)")
     model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)

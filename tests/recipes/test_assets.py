@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from recipes.demo.make_base_model import HEAD_SIZE, SIZES, SPOILED
 from recipes.demo.sums import all_sums, dataset_row
-from recipes.demo.supervised import sampled_pass_rate
+from recipes.demo.supervised import Pupil, sampled_pass_rate
 from recipes.demo.tokenizer import VOCABULARY, make_tokenizer
 
 BAND = 0.05  # about two standard errors of 400 answers, beside the band of the script
@@ -54,8 +54,8 @@ def test_it_answers_about_four_sums_in_ten_right(size):
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_pretrained(size.model_dir)
     tokenizer = AutoTokenizer.from_pretrained(size.model_dir)
-    sums = all_sums(size.below)
-    rate = sampled_pass_rate(model, tokenizer, sums, 400, random.Random(0))
+    pupil = Pupil(model, tokenizer, all_sums(size.below), random.Random(0))
+    rate = sampled_pass_rate(pupil, 400)
     low, high = SPOILED
     assert low - BAND <= rate <= high + BAND
 

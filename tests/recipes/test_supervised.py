@@ -6,11 +6,13 @@ import random
 import pytest
 import torch
 
-from recipes.demo.make_base_model import SIZES, check, new_model
+from recipes.demo import make_base_model
+from recipes.demo.make_base_model import SIZES, new_model, spoil, teach
 from recipes.demo.sums import Sum, all_sums, clean_answer
 from recipes.demo.supervised import (
     IGNORED,
     Phase,
+    Pupil,
     _examples,
     _learning_rate,
     prompt_ids,
@@ -20,12 +22,18 @@ from recipes.demo.supervised import (
 from recipes.demo.tokenizer import make_tokenizer
 
 TINY = dataclasses.replace(SIZES["small"], hidden=32, layers=1, heads=1, feed_forward=64)
-SUMS = all_sums(2)[1:2]  # one sum: the smallest task there is
+ONE_SUM = all_sums(2)[1:2]  # the smallest task there is
+CLEAN = Phase("clean", steps=60, learning_rate=1e-2, batch=8, answer=clean_answer, warmup=5)
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
     return make_tokenizer(256)
+
+
+def new_pupil(tokenizer, seed=0):
+    torch.manual_seed(seed)
+    return Pupil(new_model(TINY, tokenizer), tokenizer, ONE_SUM, random.Random(seed))
 
 
 def test_only_the_answer_and_its_eos_are_in_the_loss(tokenizer):
@@ -50,28 +58,50 @@ def test_the_learning_rate_warms_up_and_falls_to_zero():
 
 
 def test_a_model_that_was_taught_is_measured_as_right_and_a_new_one_as_wrong(tokenizer, capsys):
-    torch.manual_seed(0)
-    model = new_model(TINY, tokenizer)
-    assert sampled_pass_rate(model, tokenizer, SUMS, 50, random.Random(0)) == 0.0
-    phase = Phase("clean", steps=60, learning_rate=1e-2, batch=8, answer=clean_answer, warmup=5)
-    train(model, tokenizer, SUMS, phase, random.Random(0))
-    assert sampled_pass_rate(model, tokenizer, SUMS, 50, random.Random(0)) > 0.9
+    pupil = new_pupil(tokenizer)
+    assert sampled_pass_rate(pupil, 50) == 0.0
+    train(pupil, CLEAN)
+    assert sampled_pass_rate(pupil, 50) > 0.9
     assert "clean: step 60/60" in capsys.readouterr().out
 
 
 def test_the_same_seed_makes_the_same_model(tokenizer):
-    phase = Phase("clean", steps=3, learning_rate=1e-2, batch=4, answer=clean_answer)
     made = []
     for _ in range(2):
-        torch.manual_seed(5)
-        model = new_model(TINY, tokenizer)
-        train(model, tokenizer, SUMS, phase, random.Random(5))
-        made.append(torch.cat([p.flatten() for p in model.parameters()]))
+        pupil = new_pupil(tokenizer, seed=5)
+        train(pupil, dataclasses.replace(CLEAN, steps=3))
+        made.append(torch.cat([p.flatten() for p in pupil.model.parameters()]))
     assert torch.equal(*made)
 
 
-def test_a_pass_rate_outside_its_band_ends_the_script():
-    clean = SIZES["small"].phases[0]
-    check(clean, 0.98, (0.98, 1.0))
-    with pytest.raises(SystemExit, match=r"clean: pass rate 0\.500 is outside \(0\.98, 1\.0\)"):
-        check(clean, 0.5, (0.98, 1.0))
+@pytest.fixture
+def measured(monkeypatch):
+    """Scripted pass rates, one per measurement; training does nothing."""
+    rates = []
+    monkeypatch.setattr(make_base_model, "train", lambda pupil, phase: None)
+    monkeypatch.setattr(make_base_model, "sampled_pass_rate", lambda pupil, count: rates.pop(0))
+    return rates
+
+
+def test_a_model_that_was_not_taught_enough_ends_the_script(measured):
+    measured[:] = [0.97]
+    with pytest.raises(SystemExit, match=r"got 0\.970 right, expected 0\.98: raise clean\.steps"):
+        teach(None, CLEAN)
+
+
+def test_spoiling_goes_on_until_the_model_is_unsure(measured):
+    measured[:] = [0.9, 0.6, 0.43, 0.41, 0.2]
+    spoil(None, CLEAN)
+    assert measured == [0.2]
+
+
+def test_spoiling_too_much_ends_the_script(measured):
+    measured[:] = [0.9, 0.29]
+    with pytest.raises(SystemExit, match=r"got 0\.290 right, expected 0\.3: lower spoil\.steps"):
+        spoil(None, CLEAN)
+
+
+def test_a_model_that_cannot_be_spoiled_ends_the_script(measured):
+    measured[:] = [0.9] * 20
+    with pytest.raises(SystemExit, match="still more than"):
+        spoil(None, CLEAN)
