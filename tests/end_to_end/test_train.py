@@ -71,8 +71,8 @@ def test_the_sampler_and_the_policy_agree_at_staleness_0(trained):
 
 def test_every_version_was_attested(trained):
     _, directory, _ = trained
-    published = [event for event in directory.events if event["event"] == "published"]
-    assert [event["policy_version"] for event in published][:2] == [0, 1]
+    published = [event for event in directory.events if event["event"] == "policy_published"]
+    assert [event["version"] for event in published][:2] == [0, 1]
     worst = max(record.get("sync/attest_logp_diff", 0.0) for record in directory.metrics)
     assert 0 < worst < 1e-3
 
