@@ -102,9 +102,9 @@ def reward_way(rewards: Sequence[float]) -> str:
 
 def _event_line(event: Record) -> str:
     match event.get("event"):
-        case "published":
+        case "policy_published":
             return _published_line(event)
-        case "checkpoint":
+        case "checkpoint_saved":
             return f"checkpoint of step {event.get('step')}"
         case "step_skipped":
             return f"step {event.get('step')} skipped: loss or gradient is not finite"
@@ -115,7 +115,7 @@ def _event_line(event: Record) -> str:
 
 
 def _published_line(event: Record) -> str:
-    parts = [f"sync {event.get('policy_version')}"]
+    parts = [f"sync {event.get('version')}"]
     seconds, difference = event.get("publish_s"), event.get("attest_logp_diff")
     if _is_number(seconds):
         parts.append(f"served after {seconds:.2f} s")

@@ -28,6 +28,7 @@ from asyncgrpo.launch.view import View
 from asyncgrpo.metrics.sinks import EventLog
 
 OTHERS_FAIL_S = 1.0  # one failure brings others down; who was first is known by then
+WORKER_CLOSES_S = 10.0  # a worker told to stop closes sooner than this
 TRAINER = "trainer"
 WORKER = "worker"
 
@@ -97,7 +98,10 @@ class Session:
         except Interrupted:
             return Outcome.STOPPED
         async with Follower(self.run, self.config, self.view):
-            return await self._until_trained()
+            outcome = await self._until_trained()
+            if outcome is not Outcome.CUT_SHORT:
+                await self._let_worker_go()
+            return outcome
 
     @property
     def config(self) -> Config:
@@ -143,6 +147,15 @@ class Session:
             for exited in done:
                 if exited.result().failed:
                     raise ProcessEnded(exited.result())
+
+    async def _let_worker_go(self) -> None:
+        """The trainer has told the worker to stop; what it still says belongs to the run."""
+        exited = self._process(WORKER).exited
+        now = asyncio.create_task(self._interrupts.now.wait())
+        await asyncio.wait(
+            {exited, now}, timeout=WORKER_CLOSES_S, return_when=asyncio.FIRST_COMPLETED
+        )
+        now.cancel()
 
     async def _finish(self, trainer: Process) -> Outcome:
         """The user asked to stop: let the trainer finish its step and checkpoint."""
