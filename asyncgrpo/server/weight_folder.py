@@ -70,11 +70,11 @@ def read_manifest(folder: Path) -> Manifest:
         return msgspec.json.decode(path.read_bytes(), type=Manifest)
     except OSError as error:
         raise SyncError(
-            f"{path}: cannot be read ({error.strerror}); trainer and server must see the "
+            f"{_called(path)}: cannot be read ({error.strerror}); trainer and server must see the "
             "folder at the same path: check sync.path and the mount"
         ) from error
     except msgspec.DecodeError as error:
-        raise SyncError(f"{path}: not a manifest of weights ({error}); it is torn") from error
+        raise SyncError(f"{_called(path)}: not a manifest ({error}): the file is torn") from error
 
 
 def verified_files(folder: Path, *, version: int | None = None) -> tuple[Path, ...]:
@@ -88,13 +88,14 @@ def verified_files(folder: Path, *, version: int | None = None) -> tuple[Path, .
         SyncError: naming the file that is missing, torn or changed, or the version found.
     """
     manifest = read_manifest(folder)
+    manifest_called = _called(folder / MANIFEST)
     if version is not None and manifest.version != version:
         raise SyncError(
-            f"{folder / MANIFEST}: holds version {manifest.version}, expected {version}: "
+            f"{manifest_called}: holds version {manifest.version}, expected {version}: "
             "a stale mount or another run's folder; check sync.path"
         )
     if not manifest.files:
-        raise SyncError(f"{folder / MANIFEST}: lists no weight files")
+        raise SyncError(f"{manifest_called}: lists no weight files")
     for file in manifest.files:
         _verify(folder / file.name, file)
     return tuple(folder / file.name for file in manifest.files)
@@ -102,15 +103,22 @@ def verified_files(folder: Path, *, version: int | None = None) -> tuple[Path, .
 
 def _verify(path: Path, expected: WeightFile) -> None:
     if Path(expected.name).name != expected.name:
-        raise SyncError(f"{path}: the manifest names a file outside its folder")
+        raise SyncError(f"{MANIFEST}: names a file outside its folder: {expected.name!r}")
     if not path.is_file():
-        raise SyncError(f"{path}: missing, though the manifest lists it")
+        raise SyncError(f"{_called(path)}: missing, though the manifest lists it")
     size = path.stat().st_size
     if size != expected.size:
-        raise SyncError(f"{path}: {size} bytes, expected {expected.size}: the file is torn")
+        raise SyncError(
+            f"{_called(path)}: {size} bytes, expected {expected.size}: the file is torn"
+        )
     found = checksum(path)
     if found != expected.xxh3_128:
         raise SyncError(
-            f"{path}: checksum {found}, expected {expected.xxh3_128}: the file is not the one "
-            "published"
+            f"{_called(path)}: checksum {found}, expected {expected.xxh3_128}: not the file that "
+            "was published"
         )
+
+
+def _called(path: Path) -> str:
+    """A name that survives the way back: vLLM's answers replace whole paths by `<path>`."""
+    return f"{path.name} of {path.parent.name}"

@@ -106,8 +106,9 @@ class FolderBackend:
             # so the update may as well go on.
             if ALREADY_ACTIVE not in str(error):
                 raise
-        info = {"path": str(self._folder(version)), "version": version}
-        await checked(server.update_weights(info), server, version, "update_weights")
+        path = str(self._folder(version))
+        info = {"path": path, "version": version}
+        await checked(server.update_weights(info), server, version, f"update_weights from {path}")
         await checked(server.finish_weight_update(version), server, version, "finish_weight_update")
 
 
