@@ -76,7 +76,9 @@ def observe_group(
     for name, rewards_G in scored.by_name.items():
         recorder.record_all(f"rewards/{name}/mean", _scored(rewards_G))
         if kept and _scored(rewards_G).size:
-            recorder.record(f"rewards/{name}/group_std", _scored(rewards_G).std(), num_samples)
+            recorder.record(
+                f"rewards/{name}/group_std", float(_scored(rewards_G).std()), num_samples
+            )
     recorder.record_all("reward", _scored(group.rewards))
     recorder.record("frac_reward_zero_std", float(not kept))
     if not kept:
