@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from asyncgrpo.config import load_recipe
+from asyncgrpo.rollout.scoring import load_rewards
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 NEEDS_REAL_MODEL = {"smollm2-cpu.yaml", "gsm8k-cpu.yaml"}  # `make real-model` makes it
@@ -27,6 +28,12 @@ def test_it_is_valid(name):
     config = load(name)
     assert config.trainer.max_steps > 0
     assert config.rollout.rewards
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in RECIPES.glob("*.yaml")))
+def test_its_rewards_import_and_need_no_column_but_the_dataset_s(name):
+    columns = ["question", "answer"] if name.startswith("gsm8k") else ["prompt", "answer"]
+    assert load_rewards(load(name).rollout.rewards, columns)
 
 
 def test_the_demo_trains_all_weights_and_publishes_them_through_a_folder():
