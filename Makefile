@@ -22,7 +22,7 @@ demo-lora: setup  ## the same with LoRA: adapters publish without pausing anythi
 	$(BIN)/asyncgrpo train recipes/demo-lora.yaml run.dir=runs/demo-lora-$$(date +%m%d-%H%M%S)
 
 real-model: setup  ## fetch SmolLM2-135M-Instruct and warm it up for recipes/smollm2-cpu.yaml
-	$(BIN)/python recipes/smollm2/make_model.py
+	$(BIN)/python -m recipes.smollm2.make_model
 
 test: setup  ## every test, those with the real vLLM included
 	$(BIN)/pytest -n 2 --dist loadfile
