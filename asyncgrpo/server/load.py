@@ -25,19 +25,25 @@ class ServerLoad(msgspec.Struct, frozen=True):
     kv_tokens: int | None = None  # None where the server does not say
     block_size: int | None = None
     kv_max_concurrency: float | None = None  # requests of max_model_len that fit at once
+    adapters_in_use: frozenset[str] = frozenset()  # with requests running or waiting
 
 
 _CONFIG = "vllm:cache_config_info"
+_ADAPTERS = "vllm:lora_requests_info"
+_ADAPTER_LABELS = ("running_lora_adapters", "waiting_lora_adapters")
 
 
 def parse_load(text: str) -> ServerLoad:
     """Read `/metrics` of a vLLM server; a series it lacks counts as 0."""
     values: dict[str, list[float]] = defaultdict(list)
     configs: list[dict[str, str]] = []
+    adapters: list[tuple[float, frozenset[str]]] = []
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             if sample.name == _CONFIG:
                 configs.append(sample.labels)
+            elif sample.name == _ADAPTERS:
+                adapters.append((sample.value, _adapters(sample.labels)))
             elif sample.name.startswith("vllm:"):
                 values[sample.name].append(sample.value)
 
@@ -55,7 +61,14 @@ def parse_load(text: str) -> ServerLoad:
         kv_tokens=_kv_tokens(configs),
         block_size=next((int(c["block_size"]) for c in configs if _number(c, "block_size")), None),
         kv_max_concurrency=_sum_of(configs, "kv_cache_max_concurrency"),
+        # A series per combination ever seen; its value is when it was last true.
+        adapters_in_use=max(adapters, key=lambda seen: seen[0], default=(0.0, frozenset()))[1],
     )
+
+
+def _adapters(labels: dict[str, str]) -> frozenset[str]:
+    names = (name for label in _ADAPTER_LABELS for name in labels.get(label, "").split(","))
+    return frozenset(name for name in names if name)
 
 
 def _kv_tokens(configs: list[dict[str, str]]) -> int | None:

@@ -56,8 +56,8 @@ class AdapterBackend:
             adapter_config: content of adapter_config.json (`tensors.adapter_config`).
             keep_versions: newest versions left loaded: max_staleness + 1, so that a version is
                 unloaded only when its rollouts would be dropped as stale.
-            in_flight: whether a request under this name may still be under way. Called in the
-                publisher's thread.
+            in_flight: whether a request under this name may still come, beyond those that the
+                servers report. Called in the publisher's thread.
         """
         self._served = served.absolute()
         self._adapter_config = dict(adapter_config)
@@ -92,12 +92,21 @@ class AdapterBackend:
 
     async def prune(self, version: int, servers: Sequence[Server]) -> None:
         """Unload and delete all but the newest versions, oldest first, but none in flight."""
-        older = [known for known in published_versions(self._served) if known <= version]
-        for old in older[: -self._keep_versions]:
-            if self._in_flight(version_name(old)):
+        known = [known for known in published_versions(self._served) if known <= version]
+        older = known[: -self._keep_versions]
+        in_use = await self._in_use(servers) if older else frozenset[str]()
+        for old in older:
+            if version_name(old) in in_use or self._in_flight(version_name(old)):
                 continue
             await on_each(servers, lambda server, old=old: self._unload(server, old))
             await asyncio.to_thread(remove_folder, self._folder(old))
+
+    async def _in_use(self, servers: Sequence[Server]) -> frozenset[str]:
+        try:
+            loads = [await server.load() for server in servers]
+        except ServerError as error:
+            raise SyncError(f"no old version can be unloaded: {error}") from error
+        return frozenset[str]().union(*(load.adapters_in_use for load in loads))
 
     def _folder(self, version: int) -> Path:
         return self._served / version_name(version)

@@ -43,7 +43,7 @@ class Published:
     publish_s: float  # from the hand-over to the last server's attestation
     pause_s: float
     transfer_s: float
-    attest_logp_diff: float | None  # largest over tokens and servers; None = not attested
+    attest_logp_diff: float | None  # mean over tokens, of the worst server; None = not attested
 
 
 @dataclass(frozen=True)

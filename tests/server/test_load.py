@@ -73,3 +73,16 @@ def test_a_server_that_says_nothing_has_no_load_and_no_size():
     load = parse_load("")
     assert (load.kv_usage, load.running, load.waiting) == (0.0, 0, 0)
     assert (load.kv_tokens, load.block_size, load.kv_max_concurrency) == (None, None, None)
+
+
+def test_adapters_in_use_are_those_of_the_series_set_last():
+    load = parse_load(
+        """
+# TYPE vllm:lora_requests_info gauge
+vllm:lora_requests_info{max_lora="4",running_lora_adapters="a",waiting_lora_adapters=""} 10.5
+vllm:lora_requests_info{max_lora="4",running_lora_adapters="b,c",waiting_lora_adapters="d"} 11.5
+vllm:lora_requests_info{max_lora="4",running_lora_adapters="",waiting_lora_adapters=""} 9.5
+"""
+    )
+    assert load.adapters_in_use == {"b", "c", "d"}
+    assert parse_load(ONE_ENGINE).adapters_in_use == frozenset()

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from asyncgrpo.errors import ServerError
 from asyncgrpo.server.api import ServedModel
 from asyncgrpo.server.failures import StatusError
+from asyncgrpo.server.load import ServerLoad
 
 TOKENS = np.array([3, 1, 4, 1, 5], np.int32)
 
@@ -29,6 +30,7 @@ class FakeServer:
         self.calls: list[str] = []
         self.adapters: dict[str, str] = {}
         self.values: dict[str, float] = {"base": 0.0}  # by served name
+        self.in_use: set[str] = set()  # adapters with requests
         self.paused = False
         self.version: int | None = None
         self.closed = False
@@ -66,6 +68,9 @@ class FakeServer:
     async def models(self) -> tuple[ServedModel, ...]:
         served = self.adapters.items()
         return (ServedModel("base"), *(ServedModel(name, root) for name, root in served))
+
+    async def load(self) -> ServerLoad:
+        return ServerLoad(0.0, 0, 0, 0, 0, 0, 0, adapters_in_use=frozenset(self.in_use))
 
     async def pause(self, mode: str = "keep") -> None:
         self._called("pause", mode)

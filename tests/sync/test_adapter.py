@@ -52,9 +52,14 @@ async def test_the_oldest_is_unloaded_before_its_files_go(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(server.adapters)
 
 
-async def test_a_version_in_flight_is_kept_until_it_is_not(tmp_path):
+@pytest.mark.parametrize("known_by", ["the server", "the caller"])
+async def test_a_version_in_flight_is_kept_until_it_is_not(known_by, tmp_path):
     server, busy = FakeServer(), {"policy-v000000"}
-    backend = backend_in(tmp_path, keep_versions=1, in_flight=busy.__contains__)
+    if known_by == "the server":
+        server.in_use = busy
+        backend = backend_in(tmp_path, keep_versions=1)
+    else:
+        backend = backend_in(tmp_path, keep_versions=1, in_flight=busy.__contains__)
     for version in range(3):
         await backend.publish(version, weights(version), [server])
         await backend.prune(version, [server])

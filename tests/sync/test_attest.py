@@ -34,6 +34,7 @@ def test_the_first_entry_is_not_compared():
 def test_a_difference_by_hand():
     verdict = judge(np.float32([0, -1, -2]), np.float32([0, -1.5, -2]), {}, TOLERANCE)
     assert (verdict.largest, verdict.mean, verdict.passed) == (0.5, 0.25, False)
+    assert judge(np.float32([0, -1, -2]), np.float32([0, -1.5, -2]), {}, 0.25).passed
 
 
 def test_not_a_number_never_passes():
