@@ -6,6 +6,7 @@
 /health may still die of its first one. `check` is pure; each message names the flag to change.
 """
 
+import asyncio
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -63,15 +64,15 @@ async def probe(client: ServerClient, config: Config) -> Capabilities:
         ServerError: no endpoint generates, or the engine died of the attempt.
     """
     models = await client.models()
-    await choose_endpoint(client, _policy(config, models), config.loss.num_sampler_logprobs)
-    return Capabilities(
-        base_url=client.base_url,
-        endpoint=client.endpoint,
-        models=models,
-        info=await _info(client),
-        load=await _load(client),
-        lora_routes=await _has_lora_routes(client),
+    num_logprobs = config.loss.num_sampler_logprobs
+    # Side by side: the first turn and the first /server_info each take a server seconds.
+    endpoint, info, load, lora_routes = await asyncio.gather(
+        choose_endpoint(client, _policy(config, models), num_logprobs),
+        _info(client),
+        _load(client),
+        _has_lora_routes(client),
     )
+    return Capabilities(client.base_url, endpoint, models, info, load, lora_routes)
 
 
 async def choose_endpoint(client: ServerClient, policy: str, num_logprobs: int = 0) -> Endpoint:
