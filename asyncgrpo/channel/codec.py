@@ -50,7 +50,8 @@ def _decode(decoder: msgspec.msgpack.Decoder[Any], frame: bytes) -> Any:
         ) from error
 
 
-def _encode_array(value: Any) -> msgspec.msgpack.Ext:
+def encode_array(value: Any) -> msgspec.msgpack.Ext:
+    """The enc_hook of msgspec: an array as an extension value; TypeError for anything else."""
     if isinstance(value, np.generic):
         value = np.asarray(value)
     if not isinstance(value, np.ndarray) or value.dtype.kind not in ARRAY_KINDS:
@@ -62,7 +63,8 @@ def _encode_array(value: Any) -> msgspec.msgpack.Ext:
     return msgspec.msgpack.Ext(ARRAY, header + array.tobytes())
 
 
-def _decode_ext(code: int, data: memoryview) -> Any:
+def decode_ext(code: int, data: memoryview) -> Any:
+    """The ext_hook of msgspec: the array back; ValueError where it is none of ours."""
     if code != ARRAY:
         raise ValueError(f"extension code {code}, expected {ARRAY}")
     dtype = bytes(data[:DTYPE_BYTES]).decode("ascii")
@@ -76,17 +78,18 @@ def _decode_ext(code: int, data: memoryview) -> Any:
     return np.frombuffer(bytes(content), dtype).reshape(shape)
 
 
-def _check_array(expected: type, value: Any) -> Any:
+def check_array(expected: type, value: Any) -> Any:
+    """The dec_hook of msgspec: refuse an array of another dtype or rank than the field's."""
     if not isinstance(value, expected):
         got = f"{value.dtype}{value.shape}" if isinstance(value, np.ndarray) else type(value)
         raise TypeError(f"got {got}, expected {expected.__name__}")
     return value
 
 
-_ENCODER = msgspec.msgpack.Encoder(enc_hook=_encode_array)
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=encode_array)
 _TO_TRAINER: msgspec.msgpack.Decoder[ToTrainer] = msgspec.msgpack.Decoder(
-    ToTrainer, ext_hook=_decode_ext, dec_hook=_check_array
+    ToTrainer, ext_hook=decode_ext, dec_hook=check_array
 )
 _TO_WORKER: msgspec.msgpack.Decoder[ToWorker] = msgspec.msgpack.Decoder(
-    ToWorker, ext_hook=_decode_ext, dec_hook=_check_array
+    ToWorker, ext_hook=decode_ext, dec_hook=check_array
 )

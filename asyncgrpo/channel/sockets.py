@@ -96,6 +96,11 @@ class TrainerLink:
         for peer in tuple(self._peers):
             self.send(peer, message)
 
+    def wake(self) -> None:
+        """Make a waiting `receive` return now."""
+        with self._send_lock:
+            self._outbox_sender.send_multipart([b""])
+
     def close(self) -> None:
         """Send what is queued (2 s at most) and close; no thread may be receiving."""
         self._flush()
@@ -109,7 +114,8 @@ class TrainerLink:
                 parts = self._outbox.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            self._router.send_multipart(parts)
+            if len(parts) == 2:
+                self._router.send_multipart(parts)
 
 
 class WorkerLink:

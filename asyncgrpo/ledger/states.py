@@ -42,10 +42,16 @@ class _Group:
 class LedgerCounts:
     """Prompts by state since the run began; resolved = trained + dropped."""
 
+    offered: int  # groups of which something was queued, resolved by now or not
     queued: int
     trained: int
     dropped: int
     dropped_by_reason: dict[str, int]
+
+    @property
+    def resolved(self) -> int:
+        """Prompts that are trained or dropped."""
+        return self.trained + self.dropped
 
 
 class Ledger:
@@ -56,6 +62,7 @@ class Ledger:
         self._resolved = IntervalSet()
         self._open: dict[int, _Group] = {}
         self._dropped: Counter[str] = Counter()
+        self._offered_groups = 0
         self.refused_samples = 0  # offered again though offered, trained or dropped before
 
     @classmethod
@@ -79,6 +86,7 @@ class Ledger:
         offered = list(keys)
         accepted = {key for key in offered if self._accept(key)}
         self.refused_samples += len(offered) - len(accepted)
+        self._offered_groups += bool(accepted)
         for ordinal in {self.ordinal(key) for key in offered}:
             self._settle(ordinal)
         return accepted
@@ -121,11 +129,21 @@ class Ledger:
         return self._resolved.spans
 
     @property
+    def not_wanted(self) -> Spans:
+        """Half-open intervals of ordinals that are resolved or queued: not to generate again."""
+        spans = IntervalSet(self._resolved.spans)
+        for ordinal, group in self._open.items():
+            if group.outstanding:
+                spans.add(ordinal)
+        return spans.spans
+
+    @property
     def counts(self) -> LedgerCounts:
         """Prompts by state."""
         dropped = self._dropped.total()
         queued = sum(group.outstanding for group in self._open.values())
-        return LedgerCounts(queued, len(self._resolved) - dropped, dropped, dict(self._dropped))
+        trained = len(self._resolved) - dropped
+        return LedgerCounts(self._offered_groups, queued, trained, dropped, dict(self._dropped))
 
     def state(self, *, step: int, policy_version: int, seed: int) -> RolloutState:
         """What `rollout_state.json` says after `step` steps."""

@@ -1,0 +1,191 @@
+"""Groups in, micro-batches out: what waits for the trainer, and what became too stale to wait.
+
+    offer(group)  -->  queue  --staleness-->  planner  -->  ready  --take-->  Batch
+                         |                      |             |
+                         └───── too stale: dropped, again at every new policy version
+
+One micro-batch at most is ready ahead of the one that trains. Every sample leaves exactly once:
+in a Batch, or dropped with its reason. The tokens that left are what the worker may replace.
+
+No threads, no sockets, no clock but the one passed in: `inbox.py` drives this.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from asyncgrpo.channel.messages import DropReason, GroupReady
+from asyncgrpo.ledger.states import Ledger
+from asyncgrpo.metrics.values import Recorder
+from asyncgrpo.packing.cost import path_cost
+from asyncgrpo.packing.planner import PlannedRow, Planner
+from asyncgrpo.packing.row import build_row
+from asyncgrpo.records import Row, Sample, SampleKey
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A micro-batch, planned and built: row r is rank r's. Fewer rows than ranks end a run."""
+
+    planned: tuple[PlannedRow, ...]
+    rows: tuple[Row, ...]
+
+    @property
+    def samples(self) -> tuple[Sample, ...]:
+        """The samples of all its rows."""
+        return tuple(sample for row in self.planned for sample in row.samples)
+
+    @property
+    def num_trained(self) -> int:
+        """Tokens in the loss, over all ranks."""
+        return sum(row.num_trained for row in self.planned)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSettings:
+    """What the configuration says about batches."""
+
+    num_ranks: int
+    token_budget: int
+    max_staleness: int
+
+
+class Batches:
+    """The samples between worker and trainer."""
+
+    def __init__(self, settings: BatchSettings, ledger: Ledger, version: int) -> None:
+        self.ledger = ledger
+        self.recorder = Recorder()
+        self.consumed_tokens = 0  # raw tokens of this session that were taken or dropped
+        self._settings = settings
+        self._version = version
+        self._session = 0
+        self._sessions: dict[SampleKey, int] = {}  # of every sample held, when it was offered
+        self._queue: deque[Sample] = deque()
+        self._planner = self._new_planner()
+        self._planning: dict[SampleKey, Sample] = {}  # in the planner
+        self._ready: deque[Batch] = deque()
+
+    @property
+    def queued_tokens(self) -> int:
+        """Raw tokens of the samples held."""
+        ready = sum(sample.num_tokens for batch in self._ready for sample in batch.samples)
+        held = (*self._queue, *self._planning.values())
+        return ready + sum(sample.num_tokens for sample in held)
+
+    @property
+    def num_queued(self) -> int:
+        """Samples held."""
+        ready = sum(len(batch.samples) for batch in self._ready)
+        return len(self._queue) + len(self._planning) + ready
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a micro-batch can be taken at once."""
+        return bool(self._ready)
+
+    def start_session(self) -> None:
+        """A worker said Hello: its count of consumed tokens starts at 0."""
+        self._session += 1
+        self.consumed_tokens = 0
+
+    def offer(self, group: GroupReady) -> None:
+        """Queue the samples of a scored group; those trained or queued before are refused."""
+        accepted = self.ledger.offer(sample.key for sample in group.samples)
+        for sample in group.samples:
+            if sample.key in accepted:
+                self._sessions[sample.key] = self._session
+                self._queue.append(sample)
+            else:
+                self.consumed_tokens += sample.num_tokens
+
+    def set_version(self, version: int) -> None:
+        """The policy is `version` now: drop every held sample that became too stale."""
+        self._version = version
+        held = [sample for batch in self._ready for sample in batch.samples]
+        held += self._planning.values()
+        if any(self._is_stale(sample) for sample in held):
+            self._queue.extendleft(reversed(held))
+            self._ready.clear()
+            self._planning.clear()
+            self._planner = self._new_planner()
+        kept = [sample for sample in self._queue if not self._drop_if_stale(sample)]
+        self._queue = deque(kept)
+
+    def prepare(self) -> bool:
+        """Plan until a micro-batch is ready or the queue is empty; whether one is ready."""
+        while self._queue and not self._ready:
+            sample = self._queue.popleft()
+            if self._drop_if_stale(sample):
+                continue
+            self._planning[sample.key] = sample
+            planned = self._planner.add(sample)
+            for dropped in planned.dropped:
+                del self._planning[dropped.key]
+                self._drop(dropped, DropReason.OVERSIZE, "batch/dropped_oversize_count")
+            self._emit(micro_batch.rows for micro_batch in planned.micro_batches)
+        return bool(self._ready)
+
+    def flush(self) -> bool:
+        """No sample will follow: make all that is held ready, however few rows the last one has."""
+        if self.prepare():
+            return True
+        self._emit(micro_batch.rows for micro_batch in self._planner.flush().micro_batches)
+        if self._planning and not self._ready:
+            self._emit([tuple(_row_of_its_own(sample) for sample in self._planning.values())])
+        return bool(self._ready)
+
+    def take(self, now: float) -> Batch | None:
+        """The ready micro-batch, if any; its samples leave."""
+        if not self._ready:
+            return None
+        batch = self._ready.popleft()
+        for sample in batch.samples:
+            self._consume(sample)
+            self._measure(sample, now)
+        return batch
+
+    def _emit(self, micro_batches: Iterable[tuple[PlannedRow, ...]]) -> None:
+        for rows in micro_batches:
+            for row in rows:
+                for sample in row.samples:
+                    del self._planning[sample.key]
+            self._ready.append(Batch(rows, tuple(build_row(row.samples) for row in rows)))
+
+    def _is_stale(self, sample: Sample) -> bool:
+        return self._version - sample.policy_version > self._settings.max_staleness
+
+    def _drop_if_stale(self, sample: Sample) -> bool:
+        stale = self._is_stale(sample)
+        if stale:
+            self._drop(sample, DropReason.STALE, "sample/dropped_stale_count")
+        return stale
+
+    def _drop(self, sample: Sample, reason: DropReason, metric: str) -> None:
+        self.ledger.dropped(sample.key, reason)
+        self.recorder.record(metric, 1)
+        self._consume(sample)
+
+    def _consume(self, sample: Sample) -> None:
+        if self._sessions.pop(sample.key) == self._session:
+            self.consumed_tokens += sample.num_tokens
+
+    def _measure(self, sample: Sample, now: float) -> None:
+        record = self.recorder.record
+        staleness = self._version - sample.policy_version
+        record("sample/staleness_mean", staleness)
+        record("sample/staleness_max", staleness)
+        record("sample/forwarded_tokens_mean", sample.num_tokens)
+        record("sample/forwarded_tokens_max", sample.num_tokens)
+        record("sample/trained_tokens_mean", sample.num_trained)
+        if sample.queued_at > 0:
+            record("sample/time_in_queue_s", max(now - sample.queued_at, 0.0))
+
+    def _new_planner(self) -> Planner:
+        return Planner(self._settings.num_ranks, self._settings.token_budget)
+
+
+def _row_of_its_own(sample: Sample) -> PlannedRow:
+    return PlannedRow(
+        (sample,), sample.num_tokens, sample.num_trained, path_cost(0, sample.num_tokens)
+    )

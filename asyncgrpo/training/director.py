@@ -1,0 +1,131 @@
+"""Who says what is next: rank 0 from the samples that arrive, the others from rank 0.
+
+Inbox.take  -->  Director (rank 0)  --one order per rank-->  every rank's loop
+
+Train x gradient_accumulation_steps, End, Train ...   until max_steps, the last prompt, or a stop
+"""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from asyncgrpo.records import Row
+from asyncgrpo.training.batches import Batch
+from asyncgrpo.training.inbox import Inbox
+from asyncgrpo.training.orders import End, Finish, Order, Train, Wait
+from asyncgrpo.training.parallel import receive_order, send_orders
+from asyncgrpo.training.publish import Publishing
+
+WAIT_S = 10.0  # rank 0 tells the others this often that it is only waiting
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """What the configuration says about steps."""
+
+    num_ranks: int
+    accumulation: int
+    max_steps: int | None  # None = the prompts decide
+    weight_sync_steps: int
+    logging_steps: int
+    save_steps: int | None
+    per_step: bool  # loss.normalization: step
+    token_budget: int
+
+
+def follow() -> Iterator[Order]:
+    """Any rank but 0: rank 0's orders, up to Finish."""
+    while True:
+        order = receive_order()
+        yield order
+        if isinstance(order, Finish):
+            return
+
+
+class Director:
+    """Rank 0's orders. Iterating gives its own and sends every other rank's."""
+
+    def __init__(
+        self, inbox: Inbox, publisher: Publishing, schedule: Schedule, *, step: int, version: int
+    ) -> None:
+        self.version = version  # of the weights that train now
+        self.waited_s = 0.0  # for samples, since the last step
+        self.batches: list[Batch] = []  # of the step under way
+        self._inbox = inbox
+        self._publisher = publisher
+        self._schedule = schedule
+        self._step = step  # finished
+        self._saved = step
+
+    def __iter__(self) -> Iterator[Order]:
+        while True:
+            orders = self._next()
+            yield send_orders(orders)
+            if isinstance(orders[0], End):
+                self.batches = []
+            if isinstance(orders[0], Finish):
+                return
+
+    def _next(self) -> list[Order]:
+        self._publisher.check()
+        if not self.batches and (self._inbox.stopping or self._is_last(self._step)):
+            return self._to_all(self._finish())
+        if len(self.batches) == self._schedule.accumulation:
+            return self._to_all(self._end())
+        batch = self._take()
+        if batch is not None:
+            self.batches.append(batch)
+            return self._train(batch)
+        if self._inbox.stopping or self._inbox.finished:
+            return self._to_all(self._end() if self.batches else self._finish())
+        return self._to_all(Wait())
+
+    def _take(self) -> Batch | None:
+        started = time.perf_counter()
+        batch = self._inbox.take(WAIT_S)
+        self.waited_s += time.perf_counter() - started
+        return batch
+
+    def _train(self, batch: Batch) -> list[Order]:
+        denominator = max(batch.num_trained, 1)
+        if self._schedule.per_step:
+            denominator = self._constant
+        return [
+            Train(row, float(denominator), self.version, counts=rank < len(batch.rows))
+            for rank, row in enumerate(_one_per_rank(batch.rows, self._schedule.num_ranks))
+        ]
+
+    @property
+    def _constant(self) -> int:
+        """Stands in for the step's trained tokens until they are known."""
+        return self._schedule.num_ranks * self._schedule.token_budget
+
+    def _end(self) -> End:
+        self._step += 1
+        step, schedule = self._step, self._schedule
+        scale = 1.0 / len(self.batches)
+        if schedule.per_step:
+            scale = self._constant / max(sum(batch.num_trained for batch in self.batches), 1)
+        save = schedule.save_steps is not None and step % schedule.save_steps == 0
+        if save:
+            self._saved = step
+        return End(
+            gradient_scale=scale,
+            publish=step % schedule.weight_sync_steps == 0,
+            save=save,
+            log=step % schedule.logging_steps == 0,
+        )
+
+    def _finish(self) -> Finish:
+        return Finish(save=self._schedule.save_steps is not None and self._step > self._saved)
+
+    def _is_last(self, step: int) -> bool:
+        return self._schedule.max_steps is not None and step >= self._schedule.max_steps
+
+    def _to_all(self, order: Order) -> list[Order]:
+        return [order] * self._schedule.num_ranks
+
+
+def _one_per_rank(rows: tuple[Row, ...], num_ranks: int) -> tuple[Row, ...]:
+    """The last micro-batch of a run may have fewer rows: the others repeat one, uncounted."""
+    return rows + rows[:1] * (num_ranks - len(rows))

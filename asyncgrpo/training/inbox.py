@@ -1,0 +1,373 @@
+"""Rank 0's ear: receives from worker and launcher, plans off the training thread.
+
+    link  --messages-->  thread  --Batches-->  take() in the training thread
+                           |  ^
+        Begin <- Hello     |  └ watches the worker: its process, its heartbeats, its silence
+        Failed, StopRequested, Exhausted -> flags that `take` answers with
+
+Takes: messages, `take`, `set_version`. Gives: Batch, or None with `stopping` or `finished` set.
+Waits for: messages (woken by `take` and by each message). Any failure is raised by `take`.
+"""
+
+import contextlib
+import logging
+import os
+import select
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+
+from asyncgrpo.channel.codec import FrameError
+from asyncgrpo.channel.messages import (
+    Begin,
+    Exhausted,
+    Failed,
+    GroupReady,
+    Heartbeat,
+    Hello,
+    Measured,
+    Progress,
+    PromptDropped,
+    Published,
+    Stop,
+    StopRequested,
+    ToTrainer,
+)
+from asyncgrpo.channel.sockets import Sender, TrainerLink
+from asyncgrpo.errors import CheckpointError, RunError
+from asyncgrpo.ledger.state_file import RolloutState
+from asyncgrpo.ledger.states import Ledger, LedgerCounts
+from asyncgrpo.metrics.values import Aggregates
+from asyncgrpo.training.batches import Batch, Batches, BatchSettings
+
+logger = logging.getLogger(__name__)
+
+TICK_S = 0.5  # how often the worker's process is looked at while nothing arrives
+
+
+@dataclass(frozen=True, slots=True)
+class InboxSettings:
+    """What the configuration says about the worker."""
+
+    batches: BatchSettings
+    worker_timeout_s: float
+    allowance_tokens: int  # before the first step
+    num_epochs: float | None  # None = max_steps decides
+
+
+class Inbox:
+    """Owns the link, the ledger and the batches; every method is safe from any thread."""
+
+    def __init__(
+        self,
+        link: TrainerLink,
+        settings: InboxSettings,
+        *,
+        policy: Published,
+        state: RolloutState | None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Start the thread; from now on a Hello is answered.
+
+        Args:
+            link: bound, and not received from by anybody else.
+            settings: of the run.
+            policy: what is served and attested.
+            state: the ledger's, of the checkpoint that was loaded.
+            clock: wall time, as the worker stamps its samples.
+        """
+        self._link = link
+        self._settings = settings
+        self._clock = clock
+        self._policy = policy
+        self._version = policy.policy_version  # of the weights; published sooner or later
+        self._ledger = None if state is None else Ledger.restore(state)
+        self._batches: Batches | None = None
+        self._allowance = settings.allowance_tokens
+        self._step = 0 if state is None else state.step
+        self._measured: list[Aggregates] = []
+        self._error: Exception | None = None
+        self._stopping = False
+        self._exhausted = False
+        self._closing = False
+        self._worker: _WorkerProcess | None = None
+        self._waiting = False  # the training thread wants a micro-batch
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="inbox", daemon=True)
+        self._thread.start()
+
+    # The training thread
+
+    def take(self, timeout: float) -> Batch | None:
+        """The next micro-batch; None after `timeout` seconds, or when `stopping` or `finished`.
+
+        Raises RunError when the worker failed, died, or fell silent.
+        """
+        deadline = time.monotonic() + timeout
+        with self._changed:
+            self._waiting = True
+            while True:
+                if self._error is not None:
+                    raise self._error
+                batch = self._batches.take(self._clock()) if self._batches else None
+                remaining = deadline - time.monotonic()
+                if batch is not None or self._stopping or self._is_finished() or remaining <= 0:
+                    break
+                self._link.wake()
+                self._changed.wait(remaining)
+            self._waiting = False
+        self._link.wake()  # plan the one after it
+        return batch
+
+    @property
+    def stopping(self) -> bool:
+        """Whether somebody asked for the run to stop."""
+        return self._stopping
+
+    @property
+    def finished(self) -> bool:
+        """Whether every prompt asked for is trained or dropped, or in a step under way."""
+        with self._changed:
+            return self._is_finished()
+
+    @property
+    def ledger(self) -> Ledger | None:
+        """None until a worker said how many prompts there are. Change it through this class."""
+        return self._ledger
+
+    def request_stop(self) -> None:
+        """As if the launcher had asked; safe in a signal handler of the training thread."""
+        self._stopping = True
+
+    def set_version(self, version: int) -> None:
+        """The weights are `version` now, whether served yet or not."""
+        with self._changed:
+            self._version = version
+            if self._batches is not None:
+                self._batches.set_version(version)
+
+    def announce(self, policy: Published) -> None:
+        """Tell the workers that `policy` is served."""
+        with self._changed:
+            self._policy = policy
+            self._link.broadcast(policy)
+
+    def commit(self, batches: list[Batch], *, step: int, trained: bool) -> None:
+        """Step `step` is taken: resolve its samples, and tell the workers what they may hold.
+
+        `trained` is False for a step that was skipped: nothing of it is in the weights.
+        """
+        samples = [sample for batch in batches for sample in batch.samples]
+        with self._changed:
+            assert self._ledger is not None
+            if trained:
+                self._ledger.trained(sample.key for sample in samples)
+            else:
+                for sample in samples:
+                    self._ledger.dropped(sample.key, "error")
+            self._step = step
+            used = sum(sample.num_tokens for sample in samples)
+            self._allowance = used * max(self._settings.batches.max_staleness, 1)
+            self._report_progress()
+
+    def counts(self) -> LedgerCounts:
+        """Prompts by state."""
+        with self._changed:
+            assert self._ledger is not None
+            return self._ledger.counts
+
+    def state(self, *, step: int, policy_version: int, seed: int) -> RolloutState:
+        """The ledger as `rollout_state.json` has it, after a step."""
+        with self._changed:
+            assert self._ledger is not None
+            return self._ledger.state(step=step, policy_version=policy_version, seed=seed)
+
+    def drain_measurements(self) -> list[Aggregates]:
+        """The workers' observations and the queue's own since the last drain."""
+        with self._changed:
+            measured, self._measured = self._measured, []
+            if self._batches is not None:
+                self._batches.recorder.record("rollout/queue_size", self._batches.num_queued)
+                measured.append(self._batches.recorder.drain())
+            return measured
+
+    def close(self) -> None:
+        """Tell the workers to stop, and end the thread. The link stays open."""
+        self._link.broadcast(Stop())
+        self._closing = True
+        self._link.wake()
+        self._thread.join()
+
+    def __enter__(self) -> "Inbox":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # The inbox's own thread
+
+    def _run(self) -> None:
+        heard = time.monotonic()
+        try:
+            while not self._closing:
+                received = self._receive()
+                if received is not None:
+                    heard = time.monotonic()
+                    with self._changed:
+                        self._handle(*received)
+                        self._changed.notify_all()
+                elif not self._exhausted:
+                    self._check_worker(time.monotonic() - heard)
+                with self._changed:
+                    self._advance()
+        except Exception as error:  # noqa: BLE001 - raised again by `take`
+            with self._changed:
+                self._error = error
+                self._changed.notify_all()
+
+    def _receive(self) -> tuple[Sender, ToTrainer] | None:
+        try:
+            return self._link.receive(TICK_S)
+        except FrameError as error:
+            logger.warning("ignored: %s", error)
+            return None
+
+    def _check_worker(self, silent_s: float) -> None:
+        if self._worker is not None and self._worker.is_gone:
+            raise RunError(
+                f"the worker (process {self._worker.pid}) ended before the run did; "
+                f"its log says why: logs/latest/worker.log"
+            )
+        limit = self._settings.worker_timeout_s
+        if silent_s > limit and not self._stopping:
+            who = "the worker" if self._worker is None else f"the worker ({self._worker.pid})"
+            raise RunError(
+                f"nothing came from {who} for {silent_s:.0f} s; rollout.rollout_worker_timeout is "
+                f"{limit:.0f}: see logs/latest/worker.log, or raise it"
+            )
+
+    def _handle(self, sender: Sender, message: ToTrainer) -> None:
+        match message:
+            case Hello():
+                self._welcome(sender, message)
+            case GroupReady():
+                self._known().offer(message)
+            case PromptDropped():
+                self._known().ledger.drop_prompt(message.epoch, message.position, message.reason)
+            case Measured():
+                self._measured.append(message.aggregates)
+            case Heartbeat():
+                self._check_heartbeat(message)
+            case Exhausted():
+                self._exhausted = True
+            case Failed():
+                raise RunError(message.message)
+            case StopRequested():
+                self._stopping = True
+
+    def _welcome(self, sender: Sender, hello: Hello) -> None:
+        if self._ledger is None:
+            self._ledger = Ledger(hello.num_prompts)
+        if self._ledger.num_prompts != hello.num_prompts:
+            raise CheckpointError(
+                f"the run began with {self._ledger.num_prompts} prompts and the dataset has "
+                f"{hello.num_prompts} now: resume with the same data.path, data.split and "
+                f"data.max_prompts"
+            )
+        if self._batches is None:
+            self._batches = Batches(self._settings.batches, self._ledger, self._version)
+        self._batches.start_session()
+        self._exhausted = False
+        self._worker = _WorkerProcess(hello.pid)
+        self._link.send(sender, self._begin(self._ledger))
+
+    def _begin(self, ledger: Ledger) -> Begin:
+        epochs = self._settings.num_epochs
+        return Begin(
+            policy=self._policy.policy,
+            policy_version=self._policy.policy_version,
+            first_ordinal=ledger.first_ordinal,
+            resolved=ledger.not_wanted,
+            allowance_tokens=self._allowance,
+            max_ordinal=None if epochs is None else last_ordinal(epochs, ledger.num_prompts),
+        )
+
+    def _known(self) -> Batches:
+        if self._batches is None:
+            raise RunError("a worker sent samples before its Hello; restart it")
+        return self._batches
+
+    def _check_heartbeat(self, beat: Heartbeat) -> None:
+        limit = self._settings.worker_timeout_s
+        if beat.oldest_s > limit:
+            raise RunError(
+                f"the worker's loop {beat.loop!r} has not moved for {beat.oldest_s:.0f} s; "
+                f"rollout.rollout_worker_timeout is {limit:.0f}: see logs/latest/worker.log"
+            )
+
+    def _advance(self) -> None:
+        """Plan one micro-batch ahead; if the trainer starves at a full allowance, raise it."""
+        batches = self._batches
+        if self._stopping:
+            self._changed.notify_all()
+        if batches is None:
+            return
+        ready = batches.flush() if self._exhausted else batches.prepare()
+        if ready or self._is_finished():
+            self._changed.notify_all()
+        elif self._waiting and not self._exhausted:
+            # Rows hold fewer tokens than their samples have, so a micro-batch may need more than
+            # the allowance. What it lacks cannot grow stale while the trainer waits for it.
+            queued = batches.queued_tokens
+            if queued >= self._allowance:
+                self._allowance = queued + self._settings.allowance_tokens
+                self._report_progress()
+
+    def _is_finished(self) -> bool:
+        return self._exhausted and self._batches is not None and self._batches.num_queued == 0
+
+    def _report_progress(self) -> None:
+        consumed = 0 if self._batches is None else self._batches.consumed_tokens
+        self._link.broadcast(Progress(self._step, self._allowance, consumed))
+
+
+def last_ordinal(num_epochs: float, num_prompts: int) -> int:
+    """The first ordinal that `num_epochs` epochs do not ask for."""
+    return max(round(num_epochs * num_prompts), 1)
+
+
+class _WorkerProcess:
+    """The worker's process, watched by its file descriptor: its end shows at once."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._fd: int | None = None
+        with contextlib.suppress(OSError, AttributeError):  # gone already, or not Linux
+            self._fd = os.pidfd_open(pid)
+
+    @property
+    def is_gone(self) -> bool:
+        if self._fd is None:
+            return not _exists(self.pid)
+        return bool(select.select([self._fd], [], [], 0)[0])
+
+    def __del__(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,202 @@
+"""Loads the policy: a transformers model, or a peft adapter around one.
+
+    model.name_or_path [+ checkpoint]  --load_policy-->  PolicyModel, its parameters ready to train
+
+Under mixed precision parameters are kept in float32. What does not train is frozen here: all but
+the adapter, and in a checkpoint with other modalities all but the text model.
+"""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from torch import nn
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import PreTrainedTokenizerBase as Tokenizer
+
+from asyncgrpo.config import Config
+from asyncgrpo.config.model import ModelConfig, PeftConfig
+from asyncgrpo.errors import CheckpointError, ConfigError
+from asyncgrpo.training.architecture import inspect_model
+from asyncgrpo.training.forward import PolicyModel
+
+logger = logging.getLogger(__name__)
+
+HEAD_NAMES: Final = ("lm_head", "embed_out", "output")
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The model as the trainer uses it; all three share their parameters."""
+
+    scorer: PolicyModel
+    model: PreTrainedModel | PeftModel  # what is saved and published
+    layers: tuple[nn.Module, ...]  # its decoder layers
+
+    @property
+    def is_adapter(self) -> bool:
+        """Whether only an adapter trains."""
+        return isinstance(self.model, PeftModel)
+
+
+def compute_dtype(config: Config) -> torch.dtype | None:
+    """Type of forward and backward where it differs from the parameters'; None = theirs."""
+    if config.trainer.fp16:
+        return torch.float16
+    return torch.bfloat16 if config.trainer.bf16 else None
+
+
+def load_policy(config: Config, checkpoint: Path | None, device: torch.device) -> Policy:
+    """Load the policy in training mode.
+
+    Args:
+        config: of the run.
+        checkpoint: folder in Hugging Face format to continue from; None = the start.
+        device: where its parameters go.
+
+    Raises:
+        ConfigError: The model cannot be loaded, or not be trained as configured.
+        CheckpointError: The checkpoint's model or adapter cannot be loaded.
+    """
+    torch.manual_seed(config.trainer.seed)  # a new adapter is the same on every rank
+    peft = config.model.peft
+    source = config.model.name_or_path
+    if checkpoint is not None and peft is None:
+        source = str(checkpoint)
+    base = _load_base(config, source, checkpoint)
+    _freeze_all_but_text(base)
+    model: PreTrainedModel | PeftModel = base
+    if peft is not None:
+        model = _with_adapter(base, peft, checkpoint)
+    model.to(device)  # pyright: ignore[reportArgumentType]
+    model.train()
+    if config.model.gradient_checkpointing:
+        base.gradient_checkpointing_enable({"use_reentrant": False})
+    scorer = PolicyModel(model)
+    decoder = inspect_model(model).decoder
+    return Policy(scorer, model, _decoder_layers(decoder, config.model))
+
+
+def load_tokenizer(config: ModelConfig) -> Tokenizer:
+    """The model's tokenizer."""
+    try:
+        return AutoTokenizer.from_pretrained(
+            config.name_or_path,
+            revision=config.revision,
+            trust_remote_code=config.trust_remote_code,
+        )
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"model.name_or_path: no tokenizer in {config.name_or_path!r}: {_first_line(error)}"
+        ) from error
+
+
+def _load_base(config: Config, source: str, checkpoint: Path | None) -> PreTrainedModel:
+    model = config.model
+    is_mixed = compute_dtype(config) is not None
+    options: dict[str, Any] = {
+        **model.init_kwargs,
+        "dtype": "float32" if is_mixed else model.dtype,
+        "trust_remote_code": model.trust_remote_code,
+    }
+    if source == model.name_or_path:
+        options["revision"] = model.revision
+    try:
+        return AutoModelForCausalLM.from_pretrained(source, **options)
+    except Exception as error:  # whatever a model class raises while it loads is told the same way
+        if checkpoint is not None and source != model.name_or_path:
+            raise CheckpointError(
+                f"{checkpoint}: its model cannot be loaded ({_first_line(error)}); resume from "
+                f"another checkpoint with --checkpoint STEP"
+            ) from error
+        raise ConfigError(
+            f"model.name_or_path: cannot load {source!r} as a causal language model: "
+            f"{_first_line(error)}; expected a hub id, or a folder with config.json and weights"
+        ) from error
+
+
+def _freeze_all_but_text(base: PreTrainedModel) -> None:
+    """Vision towers and the like stay as they are: they are neither optimised nor synced."""
+    text = set(base.get_decoder().parameters())
+    head = base.get_output_embeddings()
+    if head is not None:
+        text |= set(head.parameters())
+    frozen = [name for name, p in base.named_parameters() if p not in text]
+    for name in frozen:
+        base.get_parameter(name).requires_grad = False
+    if frozen:
+        logger.info("%d parameters outside the text model are frozen", len(frozen))
+
+
+def _with_adapter(base: PreTrainedModel, peft: PeftConfig, checkpoint: Path | None) -> PeftModel:
+    _refuse_head(peft)
+    if checkpoint is not None:
+        try:
+            model = PeftModel.from_pretrained(base, str(checkpoint), is_trainable=True)
+        except (OSError, ValueError, RuntimeError) as error:
+            raise CheckpointError(
+                f"{checkpoint}: its adapter cannot be loaded ({_first_line(error)}); resume from "
+                f"another checkpoint with --checkpoint STEP"
+            ) from error
+    else:
+        try:
+            model = get_peft_model(base, lora_config(peft))
+        except ValueError as error:
+            raise ConfigError(
+                f"model.peft.target_modules: {_first_line(error)}; expected names of modules of "
+                f"{type(base).__name__}, or `all-linear`"
+            ) from error
+    adapted = [n for n, _ in model.named_parameters() if ".lora_" in n or ".modules_to_save." in n]
+    if any(part in HEAD_NAMES for name in adapted for part in name.split(".")):
+        raise _head_refused("model.peft.target_modules")
+    return model
+
+
+def lora_config(peft: PeftConfig) -> LoraConfig:
+    """The adapter's configuration in peft's own form."""
+    targets = peft.target_modules
+    return LoraConfig(
+        task_type="CAUSAL_LM",
+        r=peft.r,
+        lora_alpha=peft.lora_alpha,
+        target_modules=targets if isinstance(targets, str) else list(targets),
+        lora_dropout=peft.lora_dropout,
+        use_rslora=peft.use_rslora,
+        modules_to_save=list(peft.modules_to_save) or None,
+        bias=peft.bias,
+        use_dora=peft.use_dora,
+        rank_pattern=dict(peft.rank_pattern),
+        alpha_pattern=dict(peft.alpha_pattern),
+    )
+
+
+def _refuse_head(peft: PeftConfig) -> None:
+    targets = () if isinstance(peft.target_modules, str) else peft.target_modules
+    if any(name.rsplit(".", 1)[-1] in HEAD_NAMES for name in targets):
+        raise _head_refused("model.peft.target_modules")
+    if any(name.rsplit(".", 1)[-1] in HEAD_NAMES for name in peft.modules_to_save):
+        raise _head_refused("model.peft.modules_to_save")
+
+
+def _head_refused(key: str) -> ConfigError:
+    return ConfigError(
+        f"{key} names the language-model head, which cannot be adapted: the loss reads its weight "
+        f"tile by tile; leave it out"
+    )
+
+
+def _decoder_layers(decoder: nn.Module, model: ModelConfig) -> tuple[nn.Module, ...]:
+    layers = getattr(decoder, "layers", None)
+    if not isinstance(layers, nn.ModuleList):
+        raise ConfigError(
+            f"model.name_or_path: {type(decoder).__name__} of {model.name_or_path!r} has no "
+            f"list of decoder layers; expected a decoder-only model of transformers"
+        )
+    return tuple(layers)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

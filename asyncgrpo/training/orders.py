@@ -1,0 +1,57 @@
+"""What rank 0 tells every rank to do next, so that all take part in the same collectives.
+
+Train, Train, ..., End        a step
+Wait                          nothing to train yet; still alive
+Finish                        the run is over
+"""
+
+import msgspec
+
+from asyncgrpo.channel.codec import check_array, decode_ext, encode_array
+from asyncgrpo.records import Row
+
+
+class Train(msgspec.Struct, frozen=True, tag=True):
+    """Forward and backward this rank's row of a micro-batch."""
+
+    row: Row
+    denominator: float  # the loss of the row is its sum over terms / denominator
+    policy_version: int  # of the weights it trains
+    counts: bool = True  # False: a copy that only keeps this rank in step, its gradient is 0
+
+
+class End(msgspec.Struct, frozen=True, tag=True):
+    """Take the optimizer step over what was accumulated, then what is asked for."""
+
+    gradient_scale: float  # from the accumulated gradient to that of the step's loss
+    publish: bool
+    save: bool
+    log: bool
+
+
+class Wait(msgspec.Struct, frozen=True, tag=True):
+    """Nothing to train yet."""
+
+
+class Finish(msgspec.Struct, frozen=True, tag=True):
+    """The run is over."""
+
+    save: bool
+
+
+Order = Train | End | Wait | Finish
+
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=encode_array)
+_DECODER: msgspec.msgpack.Decoder[Order] = msgspec.msgpack.Decoder(
+    Order, ext_hook=decode_ext, dec_hook=check_array
+)
+
+
+def encode_order(order: Order) -> bytes:
+    """The order as bytes."""
+    return _ENCODER.encode(order)
+
+
+def decode_order(data: bytes) -> Order:
+    """The order that `encode_order` wrote."""
+    return _DECODER.decode(data)

@@ -1,0 +1,105 @@
+"""From trained weights to served ones: a snapshot of all ranks, handed to the publisher.
+
+    model  --full_tensors | adapter_tensors, probe-->  Snapshot  --Publisher (rank 0)-->  servers
+
+Taking the snapshot gathers shards, so every rank takes part; from there on training goes on while
+rank 0's publisher writes, loads and attests.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+from jaxtyping import Int32
+from peft import PeftModel
+from torch.distributed.fsdp import FSDPModule
+
+from asyncgrpo.config import Config, known
+from asyncgrpo.metrics.values import Aggregates
+from asyncgrpo.server.client import ServerClient
+from asyncgrpo.sync.adapter import AdapterBackend
+from asyncgrpo.sync.attest import NUM_PROBE_TOKENS, Attestor, probe_tokens, tolerance_for
+from asyncgrpo.sync.backend import Backend, Server
+from asyncgrpo.sync.base import Probe, Published, Publisher, Snapshot
+from asyncgrpo.sync.folder import FolderBackend
+from asyncgrpo.sync.tensors import adapter_config, adapter_tensors, full_tensors
+from asyncgrpo.training.model import Policy
+
+
+class Publishing(Protocol):
+    """What the trainer asks of a publisher; `sync.base.Publisher` is one."""
+
+    def publish(self, snapshot: Snapshot) -> int: ...
+    def check(self) -> None: ...
+    def wait(self, timeout: float | None = None) -> None: ...
+    def close(self) -> None: ...
+    def drain_measurements(self) -> Aggregates: ...
+
+
+OnPublished = Callable[[Published], None]
+MakePublisher = Callable[[Config, Policy, OnPublished, int], Publishing]
+
+
+def make_publisher(
+    config: Config, policy: Policy, on_published: OnPublished, first_version: int
+) -> Publisher:
+    """The publisher that the configuration asks for, to the servers it names."""
+    attestor = None
+    if config.sync.attest:
+        served_dtype = str(known(config.server.dtype))
+        attestor = Attestor(config.sync.attest_tolerance or tolerance_for(served_dtype))
+    return Publisher(
+        _backend(config, policy),
+        lambda: _connect(config),
+        on_published=on_published,
+        attestor=attestor,
+        first_version=first_version,
+    )
+
+
+def _backend(config: Config, policy: Policy) -> Backend:
+    served = Path(known(config.sync.path))
+    keep = config.sync.keep_versions or config.rollout.max_staleness + 1
+    if config.sync.backend == "adapter":
+        assert isinstance(policy.model, PeftModel), "adapter sync without an adapter"
+        return AdapterBackend(served, adapter_config(policy.model), keep_versions=keep)
+    return FolderBackend(served, config.model.name_or_path, keep_versions=keep)
+
+
+def _connect(config: Config) -> Sequence[Server]:
+    variable = config.server.api_key_env
+    key = None if variable is None else os.environ.get(variable)
+    return [ServerClient(url, api_key=key) for url in known(config.server.urls)]
+
+
+def snapshot(config: Config, policy: Policy, probe_ids: Int32[np.ndarray, "n"] | None) -> Snapshot:
+    """The weights as they are now. Collective: every rank calls it; rank 0's holds the tensors."""
+    model = policy.model
+    if config.sync.backend == "adapter" and isinstance(model, PeftModel):
+        tensors = adapter_tensors(model)
+    else:
+        dtype = getattr(torch, str(known(config.server.dtype)), None)
+        tensors = full_tensors(model, dtype=dtype)
+    return Snapshot(tensors, None if probe_ids is None else _probe(policy, probe_ids))
+
+
+def _probe(policy: Policy, token_ids: Int32[np.ndarray, "n"]) -> Probe:
+    """The policy's own logprobs of the probe, computed as it computes those of a row."""
+    scorer = policy.scorer
+    scorer.eval()  # no dropout
+    logprobs = scorer.sequence_logprobs(token_ids.tolist()).float().cpu().numpy()
+    scorer.train()
+    if isinstance(scorer, FSDPModule):
+        scorer.reshard()  # a forward without a backward leaves the root's parameters whole
+    return Probe(token_ids, np.concatenate([np.zeros(1, np.float32), logprobs]))
+
+
+def probe_ids(config: Config, vocab_size: int) -> Int32[np.ndarray, "n"] | None:
+    """The tokens that a run is attested with; None where sync.attest is off."""
+    if not config.sync.attest:
+        return None
+    length = min(NUM_PROBE_TOKENS, known(config.server.max_model_len) - 1)
+    return probe_tokens(vocab_size, seed=config.rollout.seed, length=length)

@@ -1,0 +1,238 @@
+"""Rank 0's dealings with the rest of the run: worker, publisher, ledger, metrics, checkpoints.
+
+the loop  --publish, commit, report, save-->  RankZero  -->  Publisher, Inbox, Reporter, files
+"""
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from asyncgrpo.channel import messages
+from asyncgrpo.channel.sockets import TrainerLink
+from asyncgrpo.config import Config, known
+from asyncgrpo.ledger.state_file import RolloutState, write_state
+from asyncgrpo.metrics.sinks import JsonlSink, Sinks
+from asyncgrpo.metrics.values import Aggregates
+from asyncgrpo.sync.backend import next_version
+from asyncgrpo.sync.base import Published, Snapshot
+from asyncgrpo.training.batches import BatchSettings
+from asyncgrpo.training.checkpoint import (
+    Checkpoint,
+    Contents,
+    TrainerState,
+    prune_checkpoints,
+    write_checkpoint,
+)
+from asyncgrpo.training.director import Director, Schedule
+from asyncgrpo.training.inbox import Inbox, InboxSettings
+from asyncgrpo.training.model import Policy, Tokenizer
+from asyncgrpo.training.publish import MakePublisher
+from asyncgrpo.training.reporting import Reporter, StepReport
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a step came to."""
+
+    step: int
+    loss: float
+    grad_norm: float
+    learning_rate: float
+    finite: bool  # False: the weights stayed as they were
+    seconds: Mapping[str, float]  # by phase
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a run is to its rank 0."""
+
+    config: Config
+    run_dir: Path
+    policy: Policy
+    tokenizer: Tokenizer
+    num_ranks: int
+
+
+class RankZero:
+    """Everything that only rank 0 does."""
+
+    def __init__(
+        self, run: Run, make_publisher: MakePublisher, checkpoint: Checkpoint | None
+    ) -> None:
+        """Listen for the worker and start the publisher; nothing is answered before `begin`."""
+        config, run_dir = run.config, run.run_dir
+        self.num_tokens = 0 if checkpoint is None else checkpoint.trainer.num_tokens
+        self.reporter = Reporter(run_dir, Sinks([JsonlSink(run_dir / "metrics.jsonl")]))
+        self._config = config
+        self._run_dir = run_dir
+        self._run = run
+        self._state = None if checkpoint is None else checkpoint.state
+        self._link = TrainerLink(run_dir)
+        self._inbox: Inbox | None = None
+        self._director: Director | None = None
+        self._served: Published | None = None
+        self._step_started = time.perf_counter()
+        at_least = 0 if self._state is None else self._state.policy_version
+        first = next_version(Path(known(config.sync.path)), at_least)
+        self._publisher = make_publisher(config, run.policy, self._on_published, first)
+
+    @property
+    def director(self) -> Director:
+        """Whose orders to follow, once begun."""
+        assert self._director is not None, "not begun"
+        return self._director
+
+    @property
+    def inbox(self) -> Inbox:
+        """The worker's messages, once begun."""
+        assert self._inbox is not None, "not begun"
+        return self._inbox
+
+    def begin(self, step: int) -> None:
+        """Wait until what was published is served and attested, then answer the worker."""
+        self._publisher.wait(known(self._config.server.vllm_server_timeout))
+        served = self._served
+        assert served is not None, "nothing was published"
+        self._inbox = Inbox(
+            self._link,
+            inbox_settings(self._config, self._run.num_ranks),
+            policy=messages.Published(served.policy, served.version),
+            state=self._state,
+        )
+        self._director = Director(
+            self._inbox,
+            self._publisher,
+            schedule(self._config, self._run.num_ranks),
+            step=step,
+            version=served.version,
+        )
+        self._step_started = time.perf_counter()
+
+    def publish(self, snapshot: Snapshot) -> None:
+        """Hand over a snapshot; from now on the weights have its version."""
+        version = self._publisher.publish(snapshot)
+        if self._director is None or self._inbox is None:
+            return
+        if self._config.rollout.max_staleness == 0:
+            self._publisher.wait(known(self._config.server.vllm_server_timeout))
+        self._director.version = version
+        self._inbox.set_version(version)
+
+    def commit(self, outcome: Outcome) -> None:
+        """The step is in the weights: resolve its samples, write where the run is, observe it."""
+        director, now = self.director, time.perf_counter()
+        if not outcome.finite:
+            self.reporter.record_skip(outcome.step, outcome.loss, outcome.grad_norm)
+        self.inbox.commit(director.batches, step=outcome.step, trained=outcome.finite)
+        write_state(self._run_dir, self._ledger_state(outcome.step))
+        rows = [row for batch in director.batches for row in batch.planned]
+        self.num_tokens += sum(row.num_tokens for row in rows)
+        self.reporter.record_step(
+            StepReport(
+                batches=tuple(director.batches),
+                token_budget=known(self._config.trainer.token_budget),
+                loss=outcome.loss,
+                grad_norm=outcome.grad_norm,
+                learning_rate=outcome.learning_rate,
+                seconds=outcome.seconds,
+                rollout_wait_s=director.waited_s,
+                step_s=now - self._step_started,
+                num_tokens=self.num_tokens,
+            )
+        )
+        director.waited_s = 0.0
+        self._step_started = now
+
+    def report(self, step: int, loss_sums: list[Aggregates]) -> None:
+        """Write a log window."""
+        ledger = self.inbox.ledger
+        assert ledger is not None
+        self.reporter.record_ledger(self.inbox.counts())
+        self.reporter.write_window(
+            [
+                *loss_sums,
+                *self.inbox.drain_measurements(),
+                self._publisher.drain_measurements(),
+            ],
+            step=step,
+            policy_version=self.director.version,
+            epoch=self.inbox.counts().resolved / ledger.num_prompts,
+        )
+
+    def save(self, contents: Contents, trainer: TrainerState) -> None:
+        """Write a checkpoint, then remove the oldest beyond the limit."""
+        directory = self._run_dir / "checkpoints"
+        started = time.perf_counter()
+        path = write_checkpoint(
+            directory,
+            contents,
+            policy=self._run.policy,
+            tokenizer=self._run.tokenizer,
+            state=self._ledger_state(trainer.step),
+            trainer=trainer,
+        )
+        prune_checkpoints(directory, self._config.checkpoint.save_total_limit)
+        seconds = time.perf_counter() - started
+        self.reporter.events.write(
+            "checkpoint_saved", step=trainer.step, path=str(path), seconds=round(seconds, 3)
+        )
+        logger.info("checkpoint of step %d saved in %.1f s: %s", trainer.step, seconds, path)
+
+    def finish(self) -> None:
+        """The last order is done: see the last publish through and let the worker go."""
+        self._publisher.wait(known(self._config.server.vllm_server_timeout))
+
+    def close(self) -> None:
+        """Stop the worker and the publisher, whatever happened."""
+        if self._inbox is not None:
+            self._inbox.close()
+        self._publisher.close()
+        self._link.close()
+        self.reporter.close()
+
+    def _on_published(self, published: Published) -> None:
+        """In the publisher's thread: `published` is served and attested."""
+        self._served = published
+        if self._inbox is not None:
+            self._inbox.announce(messages.Published(published.policy, published.version))
+        self.reporter.events.write(
+            "policy_published",
+            policy=published.policy,
+            version=published.version,
+            publish_s=round(published.publish_s, 3),
+            attest_logp_diff=published.attest_logp_diff,
+        )
+
+    def _ledger_state(self, step: int) -> RolloutState:
+        return self.inbox.state(
+            step=step, policy_version=self.director.version, seed=self._config.rollout.seed
+        )
+
+
+def inbox_settings(config: Config, num_ranks: int) -> InboxSettings:
+    """What the inbox needs of the configuration."""
+    trainer, budget = config.trainer, known(config.trainer.token_budget)
+    return InboxSettings(
+        batches=BatchSettings(num_ranks, budget, config.rollout.max_staleness),
+        worker_timeout_s=config.rollout.rollout_worker_timeout,
+        allowance_tokens=trainer.gradient_accumulation_steps * num_ranks * budget,
+        num_epochs=None if trainer.max_steps > 0 else trainer.num_train_epochs,
+    )
+
+
+def schedule(config: Config, num_ranks: int) -> Schedule:
+    """What the director needs of the configuration."""
+    return Schedule(
+        num_ranks=num_ranks,
+        accumulation=config.trainer.gradient_accumulation_steps,
+        max_steps=config.trainer.max_steps if config.trainer.max_steps > 0 else None,
+        weight_sync_steps=config.sync.weight_sync_steps,
+        logging_steps=config.tracking.logging_steps,
+        save_steps=config.checkpoint.save_steps,
+        per_step=config.loss.normalization == "step",
+        token_budget=known(config.trainer.token_budget),
+    )

@@ -1,0 +1,176 @@
+"""What a step and a log window come to, on rank 0: metrics.jsonl, events.jsonl, one line per step.
+
+    StepReport  --record-->  Recorder  +  worker's  +  publisher's  +  loss sums  --window-->  sinks
+
+Metrics never raise into training: whatever goes wrong here is logged and left out.
+"""
+
+import functools
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ParamSpec
+
+from asyncgrpo.ledger.states import LedgerCounts
+from asyncgrpo.metrics.sinks import EventLog, Sinks
+from asyncgrpo.metrics.values import Aggregates, Recorder
+from asyncgrpo.metrics.window import reduce_window
+from asyncgrpo.training.batches import Batch
+
+logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+
+
+def never_raises(function: Callable[P, None]) -> Callable[P, None]:
+    """Log what goes wrong instead of ending the run."""
+
+    @functools.wraps(function)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            function(*args, **kwargs)
+        except Exception:
+            logger.exception("metrics of this step are incomplete")
+
+    return guarded
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """One optimizer step as rank 0 saw it."""
+
+    batches: tuple[Batch, ...]
+    token_budget: int
+    loss: float
+    grad_norm: float
+    learning_rate: float
+    seconds: Mapping[str, float]  # by phase: fwd_bwd, fwd, optimizer, weight_sync
+    rollout_wait_s: float
+    step_s: float
+    num_tokens: int  # forwarded since the run began
+
+
+class Reporter:
+    """Collects observations and writes one record per log window."""
+
+    def __init__(self, run_dir: Path, sinks: Sinks) -> None:
+        self.events = EventLog(run_dir / "events.jsonl")
+        self._sinks = sinks
+        self._recorder = Recorder()
+        self._counts: LedgerCounts | None = None
+
+    @never_raises
+    def record_step(self, report: StepReport) -> None:
+        """Observe a step."""
+        record = self._recorder.record
+        for name, value in (
+            ("loss", report.loss),
+            ("grad_norm", report.grad_norm),
+            ("learning_rate", report.learning_rate),
+            ("num_tokens", report.num_tokens),
+            ("perf/step_s", report.step_s),
+            ("perf/rollout_wait_s", report.rollout_wait_s),
+        ):
+            record(name, value)
+        for phase, seconds in report.seconds.items():
+            record(f"perf/{phase}_s", seconds)
+        _record_batches(self._recorder, report)
+
+    def record_skip(self, step: int, loss: float, grad_norm: float) -> None:
+        """A step whose loss or gradient was not finite."""
+        self._recorder.record("skipped_step_count", 1)
+        logger.warning("step %d skipped: loss %s, gradient norm %s", step, loss, grad_norm)
+        self.events.write("step_skipped", step=step, loss=str(loss), grad_norm=str(grad_norm))
+
+    @never_raises
+    def record_ledger(self, counts: LedgerCounts) -> None:
+        """Observe how many prompts reached which state since the last call."""
+        before = self._counts or counts
+        self._counts = counts
+        for state in ("offered", "trained", "dropped"):
+            name = "queued" if state == "offered" else state
+            change = getattr(counts, state) - getattr(before, state)
+            self._recorder.record(f"ledger/{name}_count", change)
+
+    @never_raises
+    def write_window(
+        self,
+        observed: Iterable[Aggregates],
+        *,
+        step: int,
+        policy_version: int,
+        epoch: float,
+    ) -> None:
+        """Reduce what was observed since the last window and write it."""
+        for aggregates in observed:
+            self._recorder.merge(aggregates)
+        values = reduce_window(self._recorder.drain())
+        self._sinks.write(
+            {
+                "step": step,
+                "time": time.time(),
+                "policy_version": policy_version,
+                "epoch": round(epoch, 4),
+                **values,
+            }
+        )
+        logger.info("%s", step_line(step, values))
+
+    def close(self) -> None:
+        """Flush the sinks."""
+        self._sinks.close()
+
+
+def step_line(step: int, values: Mapping[str, float]) -> str:
+    """One line for the person watching."""
+    shown: tuple[tuple[str, str, str], ...] = (
+        ("reward", "reward", "{:.3f}"),
+        ("loss", "loss", "{:+.4f}"),
+        ("grad_norm", "grad", "{:.3f}"),
+        ("entropy", "entropy", "{:.3f}"),
+        ("sample/staleness_mean", "staleness", "{:.2f}"),
+        ("batch/samples_per_step", "samples", "{:.0f}"),
+        ("rollout/queue_size", "queue", "{:.0f}"),
+        ("perf/rollout_wait_s", "wait", "{:.1f}s"),
+        ("perf/step_s", "step", "{:.1f}s"),
+    )
+    parts = [
+        f"{label} {form.format(values[name])}" for name, label, form in shown if name in values
+    ]
+    return f"step {step}: {', '.join(parts)}"
+
+
+def _record_batches(recorder: Recorder, report: StepReport) -> None:
+    record, batches = recorder.record, report.batches
+    rows = [row for batch in batches for row in batch.planned]
+    samples = [sample for batch in batches for sample in batch.samples]
+    forwarded = sum(row.num_tokens for row in rows)
+    trained = sum(row.num_trained for row in rows)
+    raw = sum(sample.num_tokens for sample in samples)
+    record("batch/forwarded_tokens_per_step", forwarded)
+    record("batch/trained_tokens_per_step", trained)
+    record("batch/samples_per_step", len(samples))
+    record("batch/groups_per_step", len({(s.key.epoch, s.key.position) for s in samples}))
+    record("batch/microbatches_per_step", len(batches))
+    record("batch/masked_token_frac", max(1 - trained / forwarded, 0.0), forwarded)
+    record("batch/packing_ratio", raw / forwarded, forwarded)
+    record("batch/pad_frac", 0.0, forwarded)  # a row travels as it is
+    for row in rows:
+        record("batch/samples_per_row", len(row.samples))
+        record("batch/row_tokens_mean", row.num_tokens)
+        record("batch/row_tokens_max", row.num_tokens)
+        record("batch/row_fill_frac", row.num_tokens / report.token_budget)
+    for batch in batches:
+        loads = [row.load for row in batch.planned]
+        record("batch/row_imbalance", max(loads) * len(loads) / sum(loads))
+    computing = report.seconds.get("fwd_bwd", 0.0)
+    recorder.record_rate("perf/fwd_bwd_forwarded_tokens_per_s", forwarded, computing)
+    recorder.record_rate("perf/wall_clock_forwarded_tokens_per_s", forwarded, report.step_s)
+    recorder.record_rate("perf/wall_clock_trained_tokens_per_s", trained, report.step_s)
+
+
+def describe_settings(settings: Mapping[str, Any]) -> str:
+    """What was decided at start, on one line."""
+    return ", ".join(f"{name} {value}" for name, value in settings.items())

@@ -1,0 +1,338 @@
+"""The trainer process: samples to steps to served weights.
+
+    torchrun --nproc-per-node R -m asyncgrpo.training.trainer RUN_DIR [--checkpoint STEP]
+
+    load -> resume -> publish -> attest -> Begin to the worker ->
+
+        orders:  Train  -> forward, loss, backward         of this rank's row
+                 End    -> clip, optimizer step -> ledger -> publish -> Progress -> metrics -> save
+                 Finish -> save -> Stop to the worker -> exit code 0
+
+Rank 0 alone talks to worker, servers and files (`RankZero`); every rank runs the same loop over
+the same orders, so all take part in the same collectives.
+"""
+
+import argparse
+import logging
+import os
+import signal
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import setproctitle
+import torch
+
+from asyncgrpo.config import Config, load_resolved
+from asyncgrpo.errors import CheckpointError, UserError
+from asyncgrpo.training.checkpoint import (
+    Checkpoint,
+    TrainerState,
+    checkpoint_path,
+    gather,
+    latest_checkpoint,
+    list_checkpoints,
+    load_optimizer,
+    open_checkpoint,
+    set_aside_after,
+)
+from asyncgrpo.training.director import follow
+from asyncgrpo.training.inbox import last_ordinal
+from asyncgrpo.training.loss import LossSettings, policy_loss
+from asyncgrpo.training.loss_sums import LossSums
+from asyncgrpo.training.model import compute_dtype, load_policy, load_tokenizer
+from asyncgrpo.training.optimizer import (
+    LearningRate,
+    LossScale,
+    SkipGuard,
+    build_optimizer,
+    clip_gradients,
+    gradient_norm,
+    is_finite,
+    scale_gradients,
+)
+from asyncgrpo.training.orders import End, Finish, Order, Train, Wait
+from asyncgrpo.training.parallel import (
+    Ranks,
+    gather_aggregates,
+    join_ranks,
+    leave_ranks,
+    local_loss_scale,
+    shard,
+    sum_gradients,
+    sum_over_ranks,
+)
+from asyncgrpo.training.publish import MakePublisher, make_publisher, probe_ids, snapshot
+from asyncgrpo.training.rank_zero import Outcome, RankZero, Run
+from asyncgrpo.training.row_tensors import RowTensors
+from asyncgrpo.training.timing import PhaseTimer
+
+logger = logging.getLogger(__name__)
+
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+class Trainer:
+    """One rank: model, optimizer, and the loop over orders."""
+
+    def __init__(self, config: Config, ranks: Ranks, checkpoint: Checkpoint | None) -> None:
+        path = None if checkpoint is None else checkpoint.path
+        self.config = config
+        self.ranks = ranks
+        self.policy = load_policy(config, path, ranks.device)
+        self._shard()
+        self.optimizer = build_optimizer(self.policy.scorer, config.trainer)
+        self.tokenizer = load_tokenizer(config.model)
+        self._probe_ids = probe_ids(config, len(self.tokenizer))
+        self._rates = LearningRate(config.trainer)
+        self._loss_settings = loss_settings(config)
+        self._local_scale = local_loss_scale(self.policy.scorer, ranks)
+        self._loss_scale = LossScale() if config.trainer.fp16 else None
+        self._skips = SkipGuard()
+        self._timer = PhaseTimer(ranks.device)
+        self._loss = torch.zeros((), dtype=torch.float64, device=ranks.device)
+        self._sums = LossSums({})
+        self.step = 0  # finished
+        self.num_tokens = 0  # forwarded by all ranks since the run began
+        if checkpoint is not None:
+            self._restore(checkpoint)
+
+    def run(self, orders: Iterable[Order], rank_zero: RankZero | None) -> None:
+        """Follow the orders until Finish."""
+        self._seed()
+        for order in orders:
+            match order:
+                case Train():
+                    self._train(order)
+                case End():
+                    self._end(order, rank_zero)
+                case Wait():
+                    pass
+                case Finish():
+                    if order.save:
+                        self._save(rank_zero)
+
+    def publish(self, rank_zero: RankZero | None) -> None:
+        """Hand the weights as they are to the publisher."""
+        with self._timer.phase("weight_sync"):
+            taken = snapshot(self.config, self.policy, self._probe_ids)
+            if rank_zero is not None:
+                rank_zero.publish(taken)
+
+    def _train(self, order: Train) -> None:
+        """Add the gradient of one row."""
+        row = RowTensors.from_row(order.row, self.ranks.device, order.policy_version)
+        with self._timer.phase("fwd_bwd"):
+            with self._timer.phase("fwd"):
+                scores = self.policy.scorer(row, self.config.rollout.temperature)
+                loss, sums = policy_loss(scores, row, self._loss_settings, order.denominator)
+            factor = self._local_scale * (self._loss_scale.value if self._loss_scale else 1.0)
+            (loss * (factor if order.counts else 0.0)).backward()
+        if order.counts:
+            self._loss += loss.detach()
+            self._sums = self._sums.merge(sums)
+
+    def _end(self, order: End, rank_zero: RankZero | None) -> None:
+        """Take the optimizer step, then publish, report and save as ordered."""
+        rate = self._rates.apply(self.optimizer, self.step)
+        with self._timer.phase("optimizer"):
+            loss, norm = self._apply_gradient(order.gradient_scale)
+        self.step += 1
+        finite = is_finite(loss, norm)
+        if order.publish:
+            self.publish(rank_zero)
+        if rank_zero is not None:
+            rank_zero.commit(
+                Outcome(self.step, loss, norm, rate, finite=finite, seconds=self._timer.drain())
+            )
+            self.num_tokens = rank_zero.num_tokens
+        self._skips.record(finite=finite, step=self.step)
+        if order.log:
+            self._report(rank_zero)
+        if order.save:
+            self._save(rank_zero)
+        self._seed()
+
+    def _apply_gradient(self, scale: float) -> tuple[float, float]:
+        """Sum over ranks, scale, clip and step; give the step's loss and gradient norm.
+
+        Where either is not finite the weights stay as they are, on every rank alike.
+        """
+        model, trainer = self.policy.scorer, self.config.trainer
+        sum_gradients(model, self.ranks)
+        loss_scale = self._loss_scale.value if self._loss_scale else 1.0
+        parameters = [p for p in model.parameters() if p.grad is not None]
+        norm = gradient_norm(scale_gradients(parameters, scale / loss_scale))
+        loss = sum_over_ranks(self._loss * scale).item()
+        norm_value = norm.item()
+        finite = is_finite(loss, norm_value)
+        if finite:
+            clip_gradients(parameters, norm, trainer.max_grad_norm)
+            self.optimizer.step()
+        if self._loss_scale is not None:
+            self._loss_scale.update(finite=finite)
+        self.optimizer.zero_grad(set_to_none=True)
+        self._loss.zero_()
+        return loss, norm_value
+
+    def _report(self, rank_zero: RankZero | None) -> None:
+        """Bring the window's loss sums of all ranks together: the only transfer of them."""
+        gathered = gather_aggregates(self._sums.aggregates(), self.ranks)
+        self._sums = LossSums({})
+        if rank_zero is not None:
+            rank_zero.report(self.step, gathered)
+
+    def _save(self, rank_zero: RankZero | None) -> None:
+        contents = gather(self.policy, self.optimizer)
+        if rank_zero is not None:
+            trainer = TrainerState(
+                step=self.step,
+                num_tokens=self.num_tokens,
+                loss_scale=self._loss_scale.value if self._loss_scale else 1.0,
+                optimizer=self.config.trainer.optim,
+                scalars=contents.scalars,
+            )
+            rank_zero.save(contents, trainer)
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        load_optimizer(checkpoint, self.policy, self.optimizer, self.config.trainer.optim)
+        self.step = checkpoint.trainer.step
+        self.num_tokens = checkpoint.trainer.num_tokens
+        if self._loss_scale is not None:
+            self._loss_scale = LossScale(checkpoint.trainer.loss_scale)
+
+    def _seed(self) -> None:
+        """Dropout of a step follows from (seed, step, rank) alone, so a resume repeats it."""
+        seeds = (self.config.trainer.seed, self.step, self.ranks.rank)
+        torch.manual_seed(hash(seeds) & (2**63 - 1))
+
+    def _shard(self) -> None:
+        config, ranks = self.config.trainer, self.ranks
+        compute = compute_dtype(self.config)
+        is_sharded = config.sharding == "fsdp2" and ranks.world > 1
+        if is_sharded or compute is not None:
+            shard(
+                self.policy.scorer,
+                self.policy.layers,
+                ranks,
+                compute=compute,
+                replicate=not is_sharded,
+            )
+
+
+def loss_settings(config: Config) -> LossSettings:
+    """The loss section as the loss takes it."""
+    loss = config.loss
+    return LossSettings(
+        score_centering=loss.score_centering,
+        centering_tail=loss.centering_tail,
+        clip_min=loss.vllm_importance_sampling_clip_min,
+        clip_max=loss.vllm_importance_sampling_clip_max,
+        epsilon=loss.epsilon,
+        epsilon_high=loss.epsilon if loss.epsilon_high is None else loss.epsilon_high,
+    )
+
+
+def choose_checkpoint(run_dir: Path, step: int | None) -> Checkpoint | None:
+    """The checkpoint to go on from: that of `step`, else the newest; None = from the start."""
+    directory = run_dir / "checkpoints"
+    path = latest_checkpoint(directory) if step is None else checkpoint_path(directory, step)
+    if path is None:
+        return None
+    if not path.is_dir():
+        have = ", ".join(str(found) for found in list_checkpoints(directory)) or "none"
+        raise CheckpointError(f"{directory} has no checkpoint of step {step}; it has: {have}")
+    return open_checkpoint(path)
+
+
+def reached_end(config: Config, checkpoint: Checkpoint | None) -> bool:
+    """Whether the run that the checkpoint belongs to has nothing left to do."""
+    if checkpoint is None:
+        return False
+    state, trainer = checkpoint.state, config.trainer
+    if trainer.max_steps > 0:
+        return state.step >= trainer.max_steps
+    first = state.epoch * state.num_prompts + state.prompt_index
+    return first >= last_ordinal(trainer.num_train_epochs, state.num_prompts)
+
+
+def train(
+    run_dir: Path, step: int | None = None, make_publisher: MakePublisher = make_publisher
+) -> None:
+    """Train the run of `run_dir` to its end, on every rank.
+
+    Args:
+        run_dir: of the run; all that is known about it is there.
+        step: of the checkpoint to go on from; None = the newest, if any.
+        make_publisher: builds what brings weights to the servers.
+    """
+    config = load_resolved(run_dir)
+    checkpoint = choose_checkpoint(run_dir, step)
+    if reached_end(config, checkpoint):
+        assert checkpoint is not None
+        logger.info(
+            "the run has reached its end at step %d: nothing to train; raise trainer.max_steps or "
+            "trainer.num_train_epochs to go on",
+            checkpoint.state.step,
+        )
+        return
+    ranks = join_ranks(
+        use_gpu=bool(config.trainer.devices), timeout_s=float(config.trainer.ddp_timeout)
+    )
+    setproctitle.setproctitle(f"{_title(config)} rank {ranks.rank}")
+    trainer = Trainer(config, ranks, checkpoint)
+    if ranks.is_first:
+        _lead(trainer, run_dir, checkpoint, make_publisher)
+    else:
+        trainer.publish(None)
+        trainer.run(follow(), None)
+    leave_ranks()
+
+
+def _lead(
+    trainer: Trainer, run_dir: Path, checkpoint: Checkpoint | None, make_publisher: MakePublisher
+) -> None:
+    """Rank 0: serve what is loaded, then train."""
+    if checkpoint is not None:
+        set_aside_after(run_dir / "checkpoints", checkpoint.state.step)
+    run = Run(trainer.config, run_dir, trainer.policy, trainer.tokenizer, trainer.ranks.world)
+    rank_zero = RankZero(run, make_publisher, checkpoint)
+    try:
+        trainer.publish(rank_zero)
+        rank_zero.begin(trainer.step)
+        signal.signal(signal.SIGTERM, lambda _signal, _frame: rank_zero.inbox.request_stop())
+        trainer.run(rank_zero.director, rank_zero)
+        rank_zero.finish()
+    finally:
+        rank_zero.close()
+
+
+def _title(config: Config) -> str:
+    return os.environ.get("ASYNCGRPO_TITLE", f"asyncgrpo: trainer {config.run.name}")
+
+
+def main() -> None:
+    """Run one trainer process."""
+    parser = argparse.ArgumentParser(prog="python -m asyncgrpo.training.trainer")
+    parser.add_argument("run_dir", type=Path)
+    parser.add_argument("--checkpoint", type=int, metavar="STEP", help="default: the newest")
+    arguments = parser.parse_args()
+    sys.exit(run(arguments.run_dir.resolve(), arguments.checkpoint))
+
+
+def run(
+    run_dir: Path, step: int | None = None, make_publisher: MakePublisher = make_publisher
+) -> int:
+    """`train`, with a user's mistakes told as messages; the exit code."""
+    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, stream=sys.stderr)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's to interpret
+    try:
+        train(run_dir, step, make_publisher)
+    except UserError as error:
+        logger.error("%s", error)  # noqa: TRY400 - a user's mistake is a message, no traceback
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    main()
