@@ -17,7 +17,10 @@ VLLM_NAME = re.compile(r"^\([^)]*\) ")
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 # torchrun ends its log with an account of its own processes, which hides the trainer's words.
 TORCHRUN_EPILOGUE = re.compile(r"^[EW]\d{4} .*torch/distributed/elastic/")
-OUR_MESSAGE = re.compile(r"^error: ")
+OUR_MESSAGE = re.compile(r"^(error: |\d{4}-\d\d-\d\d [\d:,]+ ERROR asyncgrpo)")
+# vLLM's server says last that its engine failed, and its engine said why long before.
+POINTS_ABOVE = "See root cause above"
+ROOT_CAUSE = re.compile(r"\b[A-Z]\w*(Error|Exception): ")
 
 
 def tail(path: Path, limit: int = TAIL_BYTES) -> list[str]:
@@ -29,7 +32,8 @@ def tail(path: Path, limit: int = TAIL_BYTES) -> list[str]:
             text = file.read().decode(errors="replace")
     except OSError:
         return []
-    lines = [ANSI.sub("", line.rsplit("\r", 1)[-1]) for line in text.splitlines()]
+    whole = text.rstrip("\n").split("\n") if text else []
+    lines = [ANSI.sub("", line.rstrip("\r").rsplit("\r", 1)[-1]) for line in whole]
     return lines[1:] if size > limit else lines
 
 
@@ -49,4 +53,12 @@ def failure(lines: Sequence[str]) -> list[str]:
     for start in range(len(said) - 1, -1, -1):
         if OUR_MESSAGE.match(said[start]):
             return said[start:][:FAILURE_LINES]
-    return said[-FAILURE_LINES:]
+    return _root_cause(said) + said[-FAILURE_LINES:]
+
+
+def _root_cause(said: Sequence[str]) -> list[str]:
+    """The line that a last line only points at, if it does."""
+    if not said or not any(POINTS_ABOVE in line for line in said[-FAILURE_LINES:]):
+        return []
+    earlier = said[:-FAILURE_LINES]
+    return [line for line in earlier if ROOT_CAUSE.search(line) and POINTS_ABOVE not in line][-1:]

@@ -1,0 +1,60 @@
+"""Last words: of vLLM while it starts, of a process that failed."""
+
+from pathlib import Path
+
+from asyncgrpo.launch import logs
+
+
+def test_what_vllm_is_doing_is_its_last_message_without_the_prefix():
+    lines = [
+        "(APIServer pid=8) INFO 11-30 10:50:11 [api_server.py:123] vLLM API server version 0.32",
+        "(EngineCore pid=9) INFO 11-30 10:50:12 [cpu_runner.py:7] Loading weights took 0.02 s",
+        "(EngineCore pid=9)   ",
+        "----------",
+    ]
+    assert logs.progress(lines) == "Loading weights took 0.02 s"
+    assert logs.progress([]) == ""
+
+
+def test_a_trainers_words_are_not_hidden_by_torchruns_account():
+    lines = [
+        "Traceback (most recent call last):",
+        "RuntimeError: the loss is made of cheese",
+        "E1130 10:00:00.1 123 torch/distributed/elastic/multiprocessing/api.py:9] failed (exitcode",
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
+        "=====",
+    ]
+    assert logs.failure(lines)[-1] == "RuntimeError: the loss is made of cheese"
+
+
+def test_a_message_for_the_user_is_given_alone():
+    lines = [
+        "2026-11-30 10:00:00,1 INFO asyncgrpo.rollout.session: 512 rollouts at once",
+        "2026-11-30 10:00:01,1 ERROR asyncgrpo.rollout.worker: row 3: `prompt` is missing",
+        "  expected a list of messages",
+    ]
+    assert logs.failure(lines) == lines[1:]
+
+
+def test_the_root_cause_of_a_server_that_did_not_start_comes_first():
+    lines = [
+        "(EngineCore pid=9) ERROR 11-30 10:50:12 [core.py:1] ValueError: head size 16",
+        *[f"(APIServer pid=8)   File frame {i}" for i in range(30)],
+        "(APIServer pid=8) RuntimeError: Engine core initialization failed. See root cause above.",
+    ]
+    assert logs.failure(lines)[0].endswith("ValueError: head size 16")
+
+
+def test_the_tail_of_a_file_is_whole_lines(tmp_path: Path):
+    path = tmp_path / "log"
+    path.write_text("".join(f"line {i}\n" for i in range(1000)))
+    lines = logs.tail(path, limit=100)
+    assert lines[-1] == "line 999"
+    assert all(line.startswith("line ") for line in lines)
+    assert logs.tail(tmp_path / "missing") == []
+
+
+def test_a_progress_bar_counts_as_what_it_shows_last(tmp_path: Path):
+    path = tmp_path / "log"
+    path.write_text("loading 10%\rloading 90%\rloading 100%\n\x1b[1mbold\x1b[0m\n")
+    assert logs.tail(path) == ["loading 100%", "bold"]

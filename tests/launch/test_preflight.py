@@ -1,0 +1,112 @@
+"""What is found before anything starts, without importing what is checked."""
+
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from asyncgrpo.config import Config, Facts, derive
+from asyncgrpo.errors import ConfigError
+from asyncgrpo.launch import machine, preflight
+
+
+def configuration(folder: Path, port: int = 1, **sections) -> Config:
+    tree = {"model": {"name_or_path": "org/model"}, "run": {"dir": str(folder / "run")}}
+    facts = Facts(model_max_positions=512, server_port=port)
+    return derive(Config.model_validate(tree | sections), facts).config
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch) -> Path:
+    """A package on the path whose modules end the process when imported."""
+    package = tmp_path / "bomb_package"
+    (package / "inner").mkdir(parents=True)
+    for file in ("__init__.py", "rewards.py", "inner/__init__.py", "inner/deep.py"):
+        (package / file).write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return package
+
+
+@pytest.mark.parametrize(
+    ("name", "exists"),
+    [
+        ("bomb_package", True),
+        ("bomb_package.rewards", True),
+        ("bomb_package.inner.deep", True),
+        ("bomb_package.missing", False),
+        ("bomb_package.rewards.deeper", False),
+        ("no_such_package_anywhere", False),
+        ("json.decoder", True),
+    ],
+)
+def test_modules_are_found_without_running_them(package: Path, name: str, exists: bool):
+    assert preflight.module_exists(name) is exists
+
+
+def test_every_problem_is_told_at_once(tmp_path: Path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        config = configuration(
+            tmp_path,
+            port,
+            rollout={"rewards": ["no_such_package_anywhere.rewards:f"]},
+            server={"python": str(tmp_path / "no-python")},
+        )
+        with pytest.raises(ConfigError) as error:
+            preflight.check(config, launch_server=True)
+    text = str(error.value)
+    assert "rollout.rewards[0]: no module `no_such_package_anywhere.rewards`" in text
+    assert f"server.port: 127.0.0.1:{port} is in use" in text
+    assert "server.python" in text
+    assert "cannot import vllm and asyncgrpo" in text
+
+
+def test_a_run_with_servers_elsewhere_needs_neither_vllm_nor_a_port(tmp_path: Path):
+    config = configuration(tmp_path, server={"python": str(tmp_path / "no-python")})
+    preflight.check(config, launch_server=False)
+
+
+def test_a_full_disk_is_told_before_the_start(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(preflight, "SMALLEST_SPACE", 2**62)
+    with pytest.raises(ConfigError, match=r"run\.dir: .* free, and the run needs about"):
+        preflight.check(configuration(tmp_path), launch_server=False)
+
+
+def test_space_counts_versions_served_and_checkpoints(tmp_path: Path):
+    (tmp_path / "model.safetensors").write_bytes(b"x" * 1000)
+    config = configuration(
+        tmp_path,
+        model={"name_or_path": str(tmp_path)},
+        rollout={"max_staleness": 1},
+        checkpoint={"save_total_limit": 2},
+    )
+    expected = preflight.SMALLEST_SPACE + 2 * 1000 + 3 * 3 * 1000
+    assert preflight.space_needed(config) == expected
+
+
+@pytest.mark.parametrize(("visible", "count"), [("", 0), ("-1", 0), ("0", 1), ("2,3", 2)])
+def test_visible_devices_are_counted_without_torch(monkeypatch, visible: str, count: int):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert machine.cuda_count() == count
+
+
+def test_nvidia_smi_is_asked_where_the_kernel_says_nothing(tmp_path: Path, monkeypatch):
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text(f"#!{sys.executable}\nprint('GPU 0: A\\nGPU 1: B')\n")
+    smi.chmod(0o755)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(machine, "NVIDIA_PROC", tmp_path / "none")
+    assert machine.cuda_count() == 2
+
+
+def test_a_free_port_is_free():
+    port = machine.free_port("127.0.0.1")
+    assert machine.is_free("127.0.0.1", port)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", port))
+        taken.listen()
+        assert not machine.is_free("127.0.0.1", port)
