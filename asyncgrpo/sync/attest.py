@@ -11,6 +11,7 @@ loaded) and the few before. Limit: two versions closer to each other than the re
 rounding cannot be told apart by any request, and none of this claims to.
 """
 
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
@@ -20,6 +21,8 @@ from jaxtyping import Float32, Int32
 from asyncgrpo.config.derive import ATTEST_TOLERANCE
 from asyncgrpo.errors import ServerError, SyncError
 from asyncgrpo.sync.backend import Server, on_each
+
+_log = logging.getLogger(__name__)
 
 NUM_PROBE_TOKENS = 64
 # A replica is stuck at another version when it is this many times nearer to it.
@@ -109,17 +112,20 @@ class Attestor:
     ) -> float:
         """Compare all replicas; one that fails is reloaded once and compared again.
 
-        Returns the mean difference of the replica farthest off, in nats. Raises `SyncError` naming the replica.
+        Returns the mean difference of the replica farthest off, in nats. Raises `SyncError` naming
+        a replica that fails again.
         """
 
         async def one(server: Server) -> Verdict:
             verdict = await self._ask(server, policy, version, probe)
             if verdict.passed:
                 return verdict
+            _log.warning("%s; loading once more", _message(server, policy, version, verdict))
             await reload(server)
             again = await self._ask(server, policy, version, probe)
             if not again.passed:
-                raise SyncError(_message(server, policy, version, again))
+                message = _message(server, policy, version, again)
+                raise SyncError(f"{message} (after one reload)")
             return again
 
         verdicts = await on_each(servers, one)
@@ -156,7 +162,7 @@ def _message(server: Server, policy: str, version: int, verdict: Verdict) -> str
     found = (
         f"{server.base_url} does not serve what was published as version {version} ({policy!r}): "
         f"the probe's logprobs differ by {verdict.mean:.2e} nats on average, up to "
-        f"{verdict.largest:.2e}; tolerance {verdict.tolerance:.2e}, after one reload"
+        f"{verdict.largest:.2e}; tolerance {verdict.tolerance:.2e}"
     )
     if verdict.stuck_at is not None:
         return (

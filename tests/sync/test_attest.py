@@ -67,7 +67,7 @@ async def test_a_replica_that_serves_the_published_weights_passes():
     assert await attest(Attestor(TOLERANCE), 1, 2.0, server) == 0.0
 
 
-async def test_a_replica_that_fails_is_reloaded_once():
+async def test_a_replica_that_fails_is_reloaded_once_and_loudly(caplog):
     server, reloaded = FakeServer(), []
 
     async def reload(server):
@@ -76,6 +76,7 @@ async def test_a_replica_that_fails_is_reloaded_once():
 
     assert await attest(Attestor(TOLERANCE), 1, 2.0, server, reload) == 0.0
     assert reloaded == [server]
+    assert "does not serve what was published" in caplog.text
 
 
 async def test_a_replica_that_fails_twice_is_named_with_figures_and_what_to_look_at():
