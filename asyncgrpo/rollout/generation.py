@@ -105,6 +105,7 @@ class Generation:
                 for index in range(self._num_generations):
                     await self._wait_for_slot()
                     rollouts.create_task(self._run_rollout(group, index))
+            self._heartbeats.rest(HEARTBEAT)  # all is dispatched; the rollouts end by themselves
 
     async def _wait_for_allowance(self) -> None:
         start = time.monotonic()

@@ -24,10 +24,14 @@ class Heartbeats:
         """`loop` is alive and at work."""
         self._beats[loop] = self._clock()
 
+    def rest(self, loop: str) -> None:
+        """`loop` has nothing to do until its next beat."""
+        self._beats.pop(loop, None)
+
     @contextmanager
     def resting(self, loop: str) -> Generator[None]:
         """`loop` waits for somebody else while the block lasts."""
-        self._beats.pop(loop, None)
+        self.rest(loop)
         try:
             yield
         finally:

@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from asyncgrpo.config import RewardSource
-from asyncgrpo.errors import HookError
+from asyncgrpo.errors import ConfigError, HookError
 from asyncgrpo.rollout.group import RolloutGroup
 from asyncgrpo.rollout.imports import load_object
 from asyncgrpo.rollout.threads import in_daemon_thread
@@ -128,6 +128,7 @@ def load_rewards(
     """Import the recipe's reward functions and check what they ask for.
 
     Raises:
+        ConfigError: two have one name.
         HookError: one cannot be imported or called, or needs a column the dataset lacks.
     """
     columns = list(column_names)
@@ -137,6 +138,11 @@ def load_rewards(
         if not callable(function):
             raise HookError(
                 f"rollout.rewards[{i}]: `{source.path}` is {function!r:.80}; expected a function"
+            )
+        if source.name in {other.name for other in functions}:
+            raise ConfigError(
+                f"rollout.rewards[{i}]: another reward is named `{source.name}` already; give "
+                "this one a `name` of its own"
             )
         reward = RewardFunction(source, function)
         reward.check_columns(columns)

@@ -26,7 +26,7 @@ from asyncgrpo.channel.messages import (
     ToWorker,
 )
 from asyncgrpo.config import Config, known
-from asyncgrpo.errors import ConfigError, ServerError
+from asyncgrpo.errors import ConfigError, HookError, ServerError, UserError
 from asyncgrpo.metrics.values import Recorder
 from asyncgrpo.rollout.admission import Admission
 from asyncgrpo.rollout.chat import Chat, Tokenizer
@@ -48,6 +48,8 @@ from asyncgrpo.server.load import ServerLoad
 log = logging.getLogger(__name__)
 
 REPORT_S = 1.0
+LOAD_TIMEOUT_S = 10.0  # a server too busy to say how busy it is
+CLOSE_TIMEOUT_S = 10.0
 
 
 class Link(Protocol):
@@ -111,7 +113,7 @@ class Session:
         self._cap = ConcurrencyCap(config.rollout.max_concurrent_rollouts)
         self._finished: asyncio.Queue[OpenGroup] = asyncio.Queue(QUEUE_GROUPS)
         sampler = Sampler(config, client, self._policy, on_retry=lambda: count_retry(recorder))
-        self._loop = inputs.loop_class(config, inputs.tokenizer, inputs.chat, sampler)
+        self._loop = make_loop(inputs, sampler)
         self._generation = Generation(
             prompts=inputs.prompts,
             loop=self._loop,
@@ -150,7 +152,7 @@ class Session:
         """
         await self._poll_load()
         try:
-            await self._loop.setup()
+            await self._set_up()
             async with asyncio.TaskGroup() as tasks:
                 loops = [
                     tasks.create_task(self._receive()),
@@ -163,7 +165,23 @@ class Session:
                 for loop in loops:
                     loop.cancel()
         finally:
-            await self._loop.close()
+            await self._close()
+
+    async def _set_up(self) -> None:
+        try:
+            await self._loop.setup()
+        except Exception as error:
+            raise HookError(
+                f"{type(self._loop).__name__}.setup raised {type(error).__name__}: {error}"
+            ) from error
+
+    async def _close(self) -> None:
+        """Let the user's loop release what it holds; it cannot spoil the end of a run."""
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self._loop.close()
+        except Exception:
+            log.exception("%s.close failed", type(self._loop).__name__)
 
     async def _receive(self) -> None:
         """Takes the trainer's messages; gives policy, progress and the end."""
@@ -233,9 +251,10 @@ class Session:
 
     async def _poll_load(self) -> None:
         try:
-            load = await self._client.load()
-        except ServerError as error:
-            log.info("no load from the server, the cap stays at %d: %s", self._cap.cap, error)
+            async with asyncio.timeout(LOAD_TIMEOUT_S):
+                load = await self._client.load()
+        except (ServerError, TimeoutError, ValueError) as error:  # ValueError: no metrics page
+            log.info("no load from the server, the cap stays at %d: %r", self._cap.cap, error)
             return
         if not self._cap_started:
             self._cap_started = True
@@ -251,6 +270,23 @@ class Session:
         before = load.preemptions if self._preemptions is None else self._preemptions
         observe_load(self._recorder, load, preempted=max(load.preemptions - before, 0))
         self._preemptions = load.preemptions
+
+
+def make_loop(inputs: Inputs, sampler: Sampler) -> AsyncRolloutLoop:
+    """The recipe's loop.
+
+    Raises:
+        HookError: its constructor failed.
+    """
+    try:
+        return inputs.loop_class(inputs.config, inputs.tokenizer, inputs.chat, sampler)
+    except UserError:
+        raise
+    except Exception as error:
+        raise HookError(
+            f"{inputs.loop_class.__name__} cannot be built ({type(error).__name__}: {error}); "
+            "make what it needs in `setup`, not in `__init__`"
+        ) from error
 
 
 def count_retry(recorder: Recorder) -> None:

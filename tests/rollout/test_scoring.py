@@ -1,0 +1,177 @@
+"""Reward functions as users write them, one group at a time; `test_session.py` has whole runs."""
+
+import asyncio
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from asyncgrpo.config import RewardSource
+from asyncgrpo.errors import ConfigError, HookError
+from asyncgrpo.rollout.group import Rollout, RolloutGroup
+from asyncgrpo.rollout.scoring import RewardFunction, load_rewards, score_group
+
+HOOKS = "tests.rollout.hooks"
+
+
+def group(*texts, rewards=None, **columns):
+    rewards = rewards or [None] * len(texts)
+    rollouts = [
+        Rollout([{"role": "assistant", "content": text}], [1, 2, i], [], reward=reward)
+        for i, (text, reward) in enumerate(zip(texts, rewards, strict=True))
+    ]
+    return RolloutGroup(
+        rollouts=rollouts,
+        prompts=[[{"role": "user", "content": "hi"}]] * len(texts),
+        reward_kwargs={name: [value] * len(texts) for name, value in columns.items()},
+        model_version=0,
+        group_id=0,
+        row_index=0,
+        env_rewards=[None] * len(texts),
+    )
+
+
+def reward(function, **fields):
+    return RewardFunction(RewardSource(path=f"m:{function.__name__}", **fields), function)
+
+
+async def test_the_call_by_hand():
+    seen = {}
+
+    def by_length(prompts, completions, completion_ids, answer, bonus, **kwargs):
+        seen.update(prompts=prompts, ids=completion_ids, answer=answer, more=sorted(kwargs))
+        return [len(c[0]["content"]) + bonus for c in completions]
+
+    function = reward(by_length, kwargs={"bonus": 10})
+    rewards_G = await function.score(group("a", "bcd", answer="x", level=3))
+    assert rewards_G.tolist() == [11, 13]
+    assert seen["ids"] == [[1, 2, 0], [1, 2, 1]]
+    assert seen["answer"] == ["x", "x"]
+    assert seen["more"] == ["level"]
+    assert seen["prompts"][0][0]["content"] == "hi"
+
+
+async def test_none_and_nan_mean_not_scored_and_numpy_and_bool_are_numbers():
+    def mixed(completions, **kwargs):
+        return [None, float("nan"), np.float32(0.5), True]
+
+    rewards_G = await reward(mixed).score(group(*"abcd"))
+    np.testing.assert_array_equal(rewards_G, [np.nan, np.nan, 0.5, 1.0])
+
+
+async def test_weights_and_the_rollouts_own_reward():
+    def one(completions, **kwargs):
+        return [1.0, None]
+
+    scored = await score_group([reward(one, weight=3.0)], group("a", "b", rewards=[None, 5.0]))
+    np.testing.assert_array_equal(scored.weighted, [[3.0, np.nan], [np.nan, 5.0]])
+    np.testing.assert_array_equal(scored.by_name["one"], [1.0, np.nan])
+
+
+async def test_functions_of_a_group_run_side_by_side():
+    def slow(completions, **kwargs):
+        time.sleep(0.3)
+        return [0.0]
+
+    async def slow_too(completions, **kwargs):
+        await asyncio.sleep(0.3)
+        return [0.0]
+
+    start = time.monotonic()
+    await score_group([reward(slow), reward(slow_too)], group("a"))
+    assert time.monotonic() - start < 0.55
+
+
+async def test_a_synchronous_function_does_not_hold_the_loop():
+    main = threading.get_ident()
+    ticks = 0
+
+    def slow(completions, **kwargs):
+        assert threading.get_ident() != main
+        time.sleep(0.3)
+        return [0.0]
+
+    async def tick():
+        nonlocal ticks
+        while True:
+            await asyncio.sleep(0.01)
+            ticks += 1
+
+    ticking = asyncio.ensure_future(tick())
+    await reward(slow).score(group("a"))
+    ticking.cancel()
+    assert ticks > 5
+
+
+async def test_an_object_with_an_asynchronous_call_is_awaited():
+    class Judge:
+        async def __call__(self, completions, **kwargs):
+            return [0.25]
+
+    function = RewardFunction(RewardSource(path="m:judge"), Judge())
+    assert (await function.score(group("a"))).tolist() == [0.25]
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (None, "returned None; expected a list of 2 numbers"),
+        (1.0, "returned 1.0; expected a list of 2 numbers"),
+        ([1.0], "returned 1 rewards; expected a list of 2"),
+        ([1.0, "good"], "returned 'good' as a reward"),
+        ([1.0, [1.0]], r"returned \[1.0\] as a reward"),
+        ([1.0, float("-inf")], "returned -inf as a reward"),
+    ],
+)
+async def test_a_broken_contract_is_named(answer, message):
+    def judge(completions, **kwargs):
+        return answer
+
+    with pytest.raises(HookError, match=f"reward `judge` {message}"):
+        await reward(judge).score(group("a", "b"))
+
+
+async def test_exceptions_are_named_also_timeouts_of_the_functions_own():
+    def raises(completions, **kwargs):
+        raise ZeroDivisionError("by zero")
+
+    async def times_out(completions, **kwargs):
+        raise TimeoutError("the judge is slow")
+
+    with pytest.raises(HookError, match="reward `raises` raised ZeroDivisionError: by zero"):
+        await reward(raises).score(group("a"))
+    with pytest.raises(HookError, match="raised TimeoutError: the judge is slow"):
+        await reward(times_out).score(group("a"))
+
+
+async def test_one_failure_ends_the_other_functions():
+    ended = asyncio.Event()
+
+    async def slow(completions, **kwargs):
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+
+    async def raises(completions, **kwargs):
+        await asyncio.sleep(0.01)
+        raise KeyError("x")
+
+    with pytest.raises(HookError, match="`raises`"):
+        await score_group([reward(slow), reward(raises)], group("a"))
+    await asyncio.wait_for(ended.wait(), 5)
+
+
+def test_two_rewards_of_one_name_are_refused():
+    sources = [RewardSource(path=f"{HOOKS}:always_one"), RewardSource(path=f"{HOOKS}:always_one")]
+    with pytest.raises(ConfigError, match=r"rollout.rewards\[1\]: another reward"):
+        load_rewards(sources, [])
+
+
+def test_the_built_in_rewards_load_and_say_what_they_need():
+    paths = ["accuracy_reward", "format_reward", "length_reward", "exact_match_reward"]
+    sources = [RewardSource(path=f"asyncgrpo.rewards:{path}") for path in paths]
+    assert [f.name for f in load_rewards(sources, ["solution"])] == paths
+    with pytest.raises(HookError, match="`gsm8k_reward` needs `answer`"):
+        load_rewards([RewardSource(path="asyncgrpo.rewards:gsm8k_reward")], ["question"])
