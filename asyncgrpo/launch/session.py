@@ -8,7 +8,7 @@ Ctrl-C, SIGTERM       the trainer finishes its step and checkpoints; twice: stop
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
 
@@ -18,14 +18,17 @@ from asyncgrpo.errors import ConfigError, RunError
 from asyncgrpo.launch import crash, logs
 from asyncgrpo.launch.follow import Follower
 from asyncgrpo.launch.interrupts import Interrupts
-from asyncgrpo.launch.plan import plan_servers, plan_training
+from asyncgrpo.launch.plan import Machine, plan_servers, plan_training
 from asyncgrpo.launch.prepare import Prepared
 from asyncgrpo.launch.process import Exit, Process
 from asyncgrpo.launch.readiness import require, served_context, wait_for_servers
 from asyncgrpo.launch.run_dir import RunDirectory
+from asyncgrpo.launch.spec import ProcessSpec
 from asyncgrpo.launch.supervisor import Interrupted, ProcessEnded, Supervisor
 from asyncgrpo.launch.view import View
 from asyncgrpo.metrics.sinks import EventLog
+
+PlanTraining = Callable[[Config, Machine, Path, int | None], Sequence[ProcessSpec]]
 
 OTHERS_FAIL_S = 1.0  # one failure brings others down; who was first is known by then
 WORKER_CLOSES_S = 10.0  # a worker told to stop closes sooner than this
@@ -52,11 +55,13 @@ class Session:
         *,
         lock: int | None = None,
         checkpoint: int | None = None,
+        plan: PlanTraining = plan_training,
     ) -> None:
         self.prepared = prepared
         self.run = run
         self.view = view
         self._checkpoint = checkpoint
+        self._plan = plan
         self._attempt = run.new_attempt()
         self._events = EventLog(run.events)
         self._interrupts = Interrupts()
@@ -91,7 +96,7 @@ class Session:
         try:
             await self._start_servers()
             self._write_config()
-            for spec in plan_training(
+            for spec in self._plan(
                 self.config, self.prepared.machine, self.run.path, self._checkpoint
             ):
                 await self._supervisor.start(spec)

@@ -1,0 +1,204 @@
+"""A whole attempt, with a scriptable server and tiny processes in place of worker and trainer."""
+
+import asyncio
+import io
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from asyncgrpo.config import load_recipe, load_resolved
+from asyncgrpo.errors import RunError, ServerError
+from asyncgrpo.launch.account import account
+from asyncgrpo.launch.prepare import prepare
+from asyncgrpo.launch.run_dir import RunDirectory, create
+from asyncgrpo.launch.session import Outcome, Session
+from asyncgrpo.launch.spec import ProcessSpec
+from asyncgrpo.launch.view import LineView
+from tests.fake_vllm import FakeServer
+
+GOES = "print('nothing left to generate')"  # a worker may end before the trainer
+# Stands in for the trainer: a record per step until it is asked to stop, then a checkpoint's event.
+TRAINER = """
+import json, sys, time
+from pathlib import Path
+from asyncgrpo.channel.messages import StopRequested
+from asyncgrpo.channel.sockets import TrainerLink
+run = Path(sys.argv[1])
+link = TrainerLink(run)
+for step in range(1, 2000):
+    with (run / "metrics.jsonl").open("a") as file:
+        line = {"step": step, "time": time.time(), "policy_version": step, "reward": 0.5}
+        file.write(json.dumps(line) + "\\n")
+    got = link.receive(0.05)
+    if got is not None and isinstance(got[1], StopRequested):
+        print("checkpointed", flush=True)
+        break
+link.close()
+"""
+# Asked to stop, it goes on and on.
+BUSY_TRAINER = TRAINER.replace("        break\n", "")
+
+
+class Attempt:
+    """A session of tiny processes, against a fake server."""
+
+    def __init__(self, folder: Path, url: str, *, worker: str, trainer: str, overrides: list[str]):
+        recipe = folder / "recipe.yaml"
+        recipe.write_text(
+            "model: {name_or_path: fake}\ndata: {path: org/prompts}\n"
+            "rollout: {max_completion_length: 64}\nserver: {max_model_len: 512}\n"
+        )
+        settings = [
+            f"server.urls=[{url}]",
+            f"run.dir={folder / 'run'}",
+            "rollout.rewards=[json:loads]",
+        ]
+        prepared = prepare(load_recipe(recipe, [*settings, *overrides]))
+        self.run: RunDirectory = create(folder / "run")
+        self.output = io.StringIO()
+        sources = {"worker": worker, "trainer": trainer}
+
+        def plan(_config, _machine, run_dir: Path, _checkpoint) -> list[ProcessSpec]:
+            return [
+                ProcessSpec(name, name, (sys.executable, "-c", source, str(run_dir)))
+                for name, source in sources.items()
+            ]
+
+        self.session = Session(prepared, self.run, LineView(self.output), plan=plan)
+
+    async def train(self, *at_step: tuple[int, Callable[[], None]]) -> Outcome:
+        """Run it, doing something as soon as a step is in the metrics."""
+        async with asyncio.timeout(60):
+            training = asyncio.create_task(self.session.train())
+            for step, act in at_step:
+                while not training.done() and self.steps() < step:  # noqa: ASYNC110  # files
+                    await asyncio.sleep(0.05)
+                act()
+            return await training
+
+    def steps(self) -> int:
+        return len(self.run.metrics.read_text().splitlines()) if self.run.metrics.exists() else 0
+
+    @property
+    def events(self) -> list[dict]:
+        return [json.loads(line) for line in self.run.events.read_text().splitlines()]
+
+
+@pytest.fixture
+def attempt(tmp_path: Path):
+    with FakeServer() as fake:
+
+        def make(*overrides: str, worker: str = GOES, trainer: str = TRAINER) -> Attempt:
+            return Attempt(
+                tmp_path, fake.url, worker=worker, trainer=trainer, overrides=list(overrides)
+            )
+
+        make.fake = fake
+        yield make
+
+
+def interrupt(number: signal.Signals = signal.SIGINT) -> Callable[[], None]:
+    return lambda: os.kill(os.getpid(), number)
+
+
+async def test_a_trainer_that_ends_well_ends_the_run(attempt):
+    a = attempt(worker="print('bye')", trainer="print('done')")
+    assert await a.train() is Outcome.FINISHED
+    assert load_resolved(a.run.path).server.urls == (attempt.fake.url,)
+    ended = [e["name"] for e in a.events if e["event"] == "process_ended"]
+    assert sorted(ended) == ["trainer", "worker"]
+    assert a.events[-1]["outcome"] == "finished"
+
+
+async def test_each_step_is_a_line(attempt):
+    a = attempt()
+    await a.train((2, interrupt()))
+    assert "step 1  reward 0.500" in a.output.getvalue()
+
+
+async def test_the_first_process_to_fail_is_named_with_its_last_words(attempt):
+    a = attempt(worker="import sys; sys.exit('error: row 3 has no prompt')")
+    with pytest.raises(RunError) as error:
+        await a.train()
+    text = str(error.value)
+    assert "worker exited with status 1" in text
+    assert "error: row 3 has no prompt" in text
+    assert str(a.run.path / "logs" / "attempt-001" / "worker.log") in text
+    assert not any(p.running for p in a.session._supervisor.processes)
+    crash = a.run.crash
+    assert "row 3 has no prompt" in (crash / "worker.log").read_text()
+    assert "trainer: running" in (crash / "summary.txt").read_text()
+    assert (crash / "config.json").is_file()
+    assert a.events[-1]["outcome"] == "failed"
+
+
+async def test_a_worker_that_dies_after_one_that_failed_is_not_blamed(attempt):
+    a = attempt(
+        worker="import time; time.sleep(0.3); raise SystemExit(1)",
+        trainer="import sys; sys.exit('error: disk full')",
+    )
+    with pytest.raises(RunError, match="trainer exited with status 1"):
+        await a.train()
+
+
+async def test_a_crash_bundle_holds_the_stacks_of_who_was_still_running(attempt):
+    source = (
+        "import faulthandler, signal, time\n"
+        "faulthandler.register(signal.SIGUSR1)\n"
+        "def waiting_for_the_trainer(): time.sleep(600)\n"
+        "print('up', flush=True); waiting_for_the_trainer()"
+    )
+    a = attempt(worker=source, trainer="import time; time.sleep(1); raise SystemExit(1)")
+    with pytest.raises(RunError):
+        await a.train()
+    assert "waiting_for_the_trainer" in (a.run.crash / "worker.log").read_text()
+
+
+async def test_ctrl_c_once_lets_the_trainer_checkpoint_and_is_a_success(attempt):
+    a = attempt()
+    assert await a.train((3, interrupt())) is Outcome.STOPPED
+    assert "checkpointed" in (a.run.logs / "latest" / "trainer.log").read_text()
+    assert "finishing the step" in a.output.getvalue()
+    assert f"asyncgrpo resume {a.run.path}" in account(a.run, Outcome.STOPPED)
+
+
+async def test_ctrl_c_twice_stops_now(attempt):
+    a = attempt(trainer=BUSY_TRAINER)
+    assert await a.train((3, interrupt()), (6, interrupt())) is Outcome.CUT_SHORT
+    assert not any(p.running for p in a.session._supervisor.processes)
+
+
+async def test_sigterm_waits_no_longer_than_the_grace(attempt):
+    a = attempt("run.grace_s=0.5", trainer=BUSY_TRAINER)
+    assert await a.train((3, interrupt(signal.SIGTERM))) is Outcome.CUT_SHORT
+
+
+async def test_ctrl_c_while_a_server_starts_loses_nothing(attempt):
+    attempt.fake.state.dead = True  # /health does not answer 200
+    a = attempt()
+    loop = asyncio.get_running_loop()
+    loop.call_later(0.5, interrupt())
+    assert await a.train() is Outcome.STOPPED
+    assert "no answer yet" in a.output.getvalue()
+    assert not a.run.config.exists()
+
+
+async def test_a_server_that_does_not_fit_is_told_before_anything_starts(attempt):
+    attempt.fake.state.model = "other"
+    a = attempt()
+    with pytest.raises(ServerError, match="serves other, not fake"):
+        await a.train()
+    assert not [e for e in a.events if e["event"] == "process_started"]
+
+
+async def test_the_end_says_the_rewards_way_where_it_is_and_what_next(attempt):
+    a = attempt(worker="print()", trainer=TRAINER.replace("2000", "4"))
+    text = account(a.run, await a.train())
+    assert "finished, at step 3" in text
+    assert "reward 0.500 -> 0.500" in text
+    assert f"asyncgrpo diagnose {a.run.path}" in text
