@@ -45,11 +45,13 @@ def check_fields(merged: Merged, recipe: str) -> Checked:
         try:
             return Checked(Config.model_validate(tree), bad, problems)
         except ValidationError as error:
-            for key, kind in _failures(error, tree).items():
+            failures = _failures(error, tree)
+            for key, kind in failures.items():
                 message = _message(kind, key, tree)
                 problems.append(Problem(origin_of(key, merged.origins, top), dotted(key), message))
-                bad.add(key)
+            for key in failures:
                 _leave_out(tree, key)
+            bad.update(failures)
 
 
 def _failures(error: ValidationError, tree: Tree) -> dict[Key, str]:

@@ -22,6 +22,8 @@ Tree = dict[str, Any]
 
 EXTENDS = "extends"
 _TO_BE_FILLED_IN = "???"  # omegaconf's mark of a mandatory value
+_MARK = "\0unreadable "  # no text of a YAML file has a NUL
+_DOLLAR = "\0dollar "
 _RESOLVER = re.compile(r"(?<!\\)\$\{\s*[\w.]+\s*:")  # ${oc.env:HOME}
 
 
@@ -64,8 +66,8 @@ def merge(base: Sequence[Layer], overrides: Sequence[str], defaults: Tree) -> Me
     merged = Merged()
     for layer in (*base, *_override_layers(overrides, merged.problems)):
         _lay_origins(merged.origins, layer)
-        _take_out_unreadable(merged, layer)
-        merged.tree = _on_top(merged.tree, layer.tree)
+        merged.tree = _on_top(merged.tree, _with_marks(layer.tree))
+    _refuse_marked(merged)
     scope = OmegaConf.create(_on_top(defaults, merged.tree))
     _interpolate(merged, scope)
     return merged
@@ -201,27 +203,39 @@ def value_at(tree: object, key: Key) -> object:
     return tree
 
 
-def _take_out_unreadable(merged: Merged, layer: Layer) -> None:
-    """Refuse texts that omegaconf would trip over, and leave null in their place."""
+def _with_marks(tree: Tree) -> Tree:
+    """The tree with a mark before each text that omegaconf would trip over."""
+    for key, text in _texts(tree):
+        if _unreadable(text):
+            _put(tree, key, _MARK + text.replace("$", _DOLLAR))
+    return tree
+
+
+def _refuse_marked(merged: Merged) -> None:
+    """Refuse the marked texts that no later layer has replaced, and leave null in their place."""
+    for key, marked in _texts(merged.tree):
+        if marked.startswith(_MARK):
+            text = marked.removeprefix(_MARK).replace(_DOLLAR, "$")
+            merged.refuse(key, _unreadable(text) or "")
+            _put(merged.tree, key, None)
+
+
+def _unreadable(text: str) -> str | None:
+    """What is wrong with a text that omegaconf cannot read; None for all others."""
     from omegaconf import OmegaConf
     from omegaconf.errors import GrammarParseError
 
-    for key, text in _texts(layer.tree):
-        problem = None
-        if text == _TO_BE_FILLED_IN:
-            problem = "still to be filled in"
-        elif "${" in text and _RESOLVER.search(text):
-            problem = f"got {shown(text)}, expected ${{section.key}}: resolvers are not run"
-        elif "${" in text:
-            try:
-                OmegaConf.create({"text": text})
-            except GrammarParseError:
-                problem = (
-                    f"got {shown(text)}, expected ${{section.key}}, or \\${{ for the characters"
-                )
-        if problem:
-            merged.refuse(key, problem)
-            cast("Any", value_at(layer.tree, key[:-1]))[key[-1]] = None
+    if text == _TO_BE_FILLED_IN:
+        return "still to be filled in"
+    if "${" not in text:
+        return None
+    if _RESOLVER.search(text):
+        return f"got {shown(text)}, expected ${{section.key}}: resolvers are not run"
+    try:
+        OmegaConf.create({"text": text})
+    except GrammarParseError:
+        return f"got {shown(text)}, expected ${{section.key}}, or \\${{ for the characters"
+    return None
 
 
 def _interpolate(merged: Merged, scope: Any) -> None:
@@ -240,7 +254,11 @@ def _interpolate(merged: Merged, scope: Any) -> None:
             reason = str(error).splitlines()[0]
             merged.refuse(key, f"cannot interpolate {shown(text)}: {reason}")
             value = None
-        cast("Any", value_at(merged.tree, key[:-1]))[key[-1]] = value
+        _put(merged.tree, key, value)
+
+
+def _put(tree: Tree, key: Key, value: object) -> None:
+    cast("Any", value_at(tree, key[:-1]))[key[-1]] = value
 
 
 def _texts(tree: Tree) -> list[tuple[Key, str]]:

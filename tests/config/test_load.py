@@ -138,6 +138,13 @@ def test_all_errors_come_at_once_by_file_and_line(tmp_path: Path, monkeypatch: p
     assert lines[-2] == "override 'nonsense'  expected key=value, such as loss.epsilon=0.1"
 
 
+def test_every_bad_item_of_a_list_is_named(tmp_path: Path):
+    with pytest.raises(ConfigError) as error:
+        load(tmp_path, "trainer.devices=[0, x, -1]")
+    keys = [line.split("  ")[1].split(":")[0] for line in str(error.value).splitlines()]
+    assert keys == ["trainer.devices[1]", "trainer.devices[2]"]
+
+
 def test_a_rule_is_silent_about_a_key_that_has_a_problem(tmp_path: Path):
     with pytest.raises(ConfigError) as error:
         load(tmp_path, "rollout.max_completion_length=x", "server.max_model_len=10")

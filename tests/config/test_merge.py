@@ -140,6 +140,13 @@ def test_an_interpolation_that_fails_names_its_key(tmp_path: Path, value: str, m
         load(tmp_path, text=VALID + f"run:\n  name: {value}\n")
 
 
+def test_a_part_may_leave_keys_to_be_filled_in(tmp_path: Path):
+    write(tmp_path, "run: {name: '???'}\ndata: {eval: {path: '???'}}\n", "base.yaml")
+    text = "extends: base.yaml\n" + VALID + "run: {name: '${model.nothing}'}\n"
+    text = text.replace("org/prompts\n", "org/prompts\n  eval: null\n")
+    assert load(tmp_path, "run.name=demo", text=text).config.run.name == "demo"
+
+
 def test_the_source_of_every_key_is_known(tmp_path: Path):
     base = write(tmp_path, "loss:\n  epsilon: 0.1\n  epsilon_high: 0.2\n", "base.yaml")
     text = "extends: base.yaml\n" + VALID + "loss:\n  epsilon: 0.15\n"
