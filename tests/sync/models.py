@@ -20,9 +20,9 @@ def tiny_model(*, tied: bool = True, seed: int = 0) -> Qwen3ForCausalLM:
         max_position_embeddings=512,
         tie_word_embeddings=tied,
         initializer_range=0.3,  # logits far apart, so that a wrong weight shows
-        bos_token_id=1,
-        eos_token_id=2,
-        pad_token_id=0,
+        bos_token_id=None,
+        eos_token_id=None,  # every generation runs to its length
+        pad_token_id=None,
     )
     return Qwen3ForCausalLM(config).eval()
 

@@ -144,7 +144,8 @@ def test_requests_in_flight_keep_their_version_and_none_is_lost(url, served):
     publisher.close()
 
     assert len(turns) == 32
-    assert all(turn.finish_reason in {FinishReason.STOP, FinishReason.LENGTH} for turn in turns)
+    assert all(turn.finish_reason is FinishReason.LENGTH for turn in turns)
+    assert all(turn.output_ids.size == 200 for turn in turns)
     model_then = trained_adapter()
     for turn, first in zip(turns[:4], range(7, 11), strict=True):
         ids = [5, 6, first, *turn.output_ids.tolist()]

@@ -213,7 +213,8 @@ def test_requests_in_flight_survive_syncs_and_know_their_versions(setup, tmp_pat
     generating.join(240)
     publisher.close()
     assert len(turns) == 32
-    assert all(turn.finish_reason in {FinishReason.STOP, FinishReason.LENGTH} for turn in turns)
+    assert all(turn.finish_reason is FinishReason.LENGTH for turn in turns)
+    assert all(turn.output_ids.size == 200 for turn in turns)
     for turn in turns:
         spans = turn.version_spans
         assert spans[0].start == 0

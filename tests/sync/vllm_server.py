@@ -25,7 +25,7 @@ def save_with_tokenizer(model: Qwen3ForCausalLM, folder: Path) -> Path:
     """A checkpoint vLLM can start from: the model and a tokenizer of whole words."""
     words = {f"w{i}": i for i in range(VOCAB)}
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer(WordLevel(words, unk_token="w0")), eos_token="w2", pad_token="w0"
+        tokenizer_object=Tokenizer(WordLevel(words, unk_token="w0"))
     )
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
