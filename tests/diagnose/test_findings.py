@@ -1,0 +1,152 @@
+"""Each side is found where it was put, told with its evidence, and no change is invented."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncgrpo.config import Config
+from asyncgrpo.diagnose.findings import Diagnosis, diagnose
+from asyncgrpo.diagnose.read import History
+from asyncgrpo.diagnose.rules import LIMITS, SIDES, Knobs, Side
+from asyncgrpo.diagnose.text import patch_yaml, to_json, to_text
+
+STEP_S = 10.0
+GROUPS = 8
+
+
+def history(wait_s: float, backpressure_s: float, *, windows: int = 30, **metrics) -> History:
+    """A run that waits `wait_s` for samples and holds generation back `backpressure_s` a step."""
+    steady = {
+        "perf/step_s": STEP_S,
+        "perf/rollout_wait_s": wait_s,
+        "rollout/backpressure_s": backpressure_s / GROUPS,  # per group started
+        "batch/groups_per_step": GROUPS,
+        "batch/samples_per_step": 64,
+        "perf/fwd_s": 2.0,
+        "perf/fwd_bwd_s": 5.0,
+        "batch/samples_per_row": 12.0,
+    } | metrics
+    warm_up = steady | {"perf/rollout_wait_s": 90.0, "perf/step_s": 100.0}
+    records = [warm_up if window < 2 else steady for window in range(windows)]
+    return History(Path("m.jsonl"), tuple(range(1, windows + 1)), tuple(records))
+
+
+@pytest.mark.parametrize(
+    ("wait_s", "backpressure_s", "side"),
+    [
+        (5.0, 0.0, Side.GENERATION),
+        (0.1, 4.0, Side.TRAINER),
+        (4.0, 4.0, Side.STALENESS),
+        (0.1, 0.1, Side.BALANCED),
+    ],
+)
+def test_the_side_that_waits_gives_the_other_away(wait_s, backpressure_s, side: Side):
+    found = diagnose(history(wait_s, backpressure_s))
+    assert found.verdict == side
+    assert found.confidence == "high"
+    assert {e.metric.split(" ")[0] for e in found.evidence} >= {
+        "perf/rollout_wait_s",
+        "rollout/backpressure_s",
+    }
+
+
+def test_seconds_lost_are_told_per_step_and_for_the_run():
+    found = diagnose(history(5.0, 0.0, windows=20))
+    assert found.lost_s_per_step == pytest.approx(5.0)  # the warm-up's 90 s do not count
+    assert found.lost_s_per_run == pytest.approx(5.0 * 20)
+
+
+def test_backpressure_counts_the_groups_without_signal_too():
+    # a quarter of the groups is trained: four times as many starts, each waiting 0.1 s
+    found = diagnose(history(0.0, 0.8, frac_reward_zero_std=0.75))
+    assert found.verdict == Side.TRAINER
+    assert found.lost_s_per_step == pytest.approx(3.2)
+
+
+def test_a_queue_that_disagrees_lowers_the_confidence():
+    full = diagnose(history(0.1, 4.0, **{"rollout/queue_size": 64 * 4.0}))
+    empty = diagnose(history(0.1, 4.0, **{"rollout/queue_size": 0.0}))
+    assert (full.confidence, empty.confidence) == ("high", "low")
+    assert "speaks against it" in to_text(empty)
+
+
+def changes(found: Diagnosis) -> list[str]:
+    return [change.limit for change in found.changes]
+
+
+def test_generation_held_back_by_the_number_of_rollouts_asks_for_more_of_them():
+    limited = {"rollout/concurrency": 512.0, "rollout/vllm_kv_cache_usage_frac": 0.1}
+    found = diagnose(history(5.0, 0.0, **limited))
+    assert changes(found) == ["too few rollouts"]
+    assert patch_yaml(found.changes[0]) == "rollout:\n  max_concurrent_rollouts: 1024\n"
+
+
+def test_generation_held_back_by_the_server_asks_for_more_server():
+    busy = {"rollout/concurrency": 60.0, "rollout/vllm_kv_cache_usage_frac": 0.9}
+    assert changes(diagnose(history(5.0, 0.0, **busy))) == ["server load"]
+
+
+def test_changes_are_ranked_by_what_they_could_gain():
+    slow = {"batch/samples_per_row": 1.1, "perf/fwd_bwd_s": 8.0, "perf/weight_sync_s": 2.5}
+    found = diagnose(history(0.1, 4.0, **slow))
+    gains = [change.gain_s_per_step for change in found.changes]
+    assert changes(found) == ["short rows", "recomputation", "weight sync"]
+    assert gains == sorted(gains, reverse=True)
+
+
+def test_a_balanced_run_is_told_to_change_nothing():
+    found = diagnose(history(0.1, 0.1))
+    assert found.changes == ()
+    assert "nothing to change" in to_text(found)
+
+
+def test_too_few_windows_and_missing_metrics_are_said():
+    short = diagnose(history(5.0, 0.0, windows=4))
+    assert short.verdict == "unknown"
+    assert "log windows: got 4, expected at least 7" in to_text(short)
+    bare = History(Path("m"), tuple(range(20)), tuple({"reward": 1.0} for _ in range(20)))
+    assert "the metric perf/step_s" in diagnose(bare).missing
+
+
+def test_json_says_the_same():
+    document = json.loads(to_json(diagnose(history(4.0, 4.0))))
+    assert document["verdict"] == "staleness-bound"
+    assert document["lost_s_per_step"] == pytest.approx(4.0)
+    (change,) = document["changes"]
+    assert yaml.safe_load(change["patch_yaml"]) == change["patch"]
+    assert change["patch"] == {"rollout": {"max_staleness": 8}}
+
+
+@pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: limit.name)
+def test_every_patch_is_a_configuration(limit):
+    tree = {"model": {"name_or_path": "org/model"}}
+    for section, leaves in limit.patch(Knobs(token_budget=4096)).items():
+        tree.setdefault(section, {}).update(leaves)
+    Config.model_validate(tree)
+
+
+@given(st.floats(0, 20), st.floats(0, 20))
+def test_exactly_one_side_holds_whatever_was_measured(wait_s: float, backpressure_s: float):
+    quantities = {"wait_share": wait_s, "backpressure_share": backpressure_s}
+    holding = [r for r in SIDES if all(c.holds(quantities[c.quantity]) for c in r.when)]
+    assert len(holding) == 1
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(
+            ["perf/step_s", "perf/rollout_wait_s", "rollout/backpressure_s", "rollout/queue_size"]
+        ),
+        st.floats(0, 1e6),
+    ),
+    st.integers(0, 30),
+)
+def test_any_history_gets_an_answer(values: dict[str, float], windows: int):
+    records = tuple(values for _ in range(windows))
+    found = diagnose(History(Path("m"), tuple(range(windows)), records))
+    assert to_text(found)
+    assert json.loads(to_json(found))["verdict"] == found.verdict
