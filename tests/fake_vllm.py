@@ -188,7 +188,7 @@ class _Fake:
         except _NoRouteError:
             return JSONResponse({"detail": "Not Found"}, 404)
         except _RefusalError as refusal:
-            info = {"message": refusal.message, "type": refusal.kind, "param": None}
+            info = {"message": refusal.message, "type": refusal.kind}
             return JSONResponse({"error": info | {"code": refusal.status}}, refusal.status)
 
     async def _route(self, path: str, request: Request) -> Response:
@@ -279,9 +279,8 @@ class _Fake:
             {
                 "token_id": column[0][0],
                 "logprob": column[0][1],
-                "rank": None,
                 "top_logprobs": [
-                    {"token_id": token, "logprob": logprob, "rank": None}
+                    {"token_id": token, "logprob": logprob}
                     # As vLLM: the sampled token counts, and only then the list is cut to K.
                     for token, logprob in list(dict(column).items())[: max(num_logprobs, 1)]
                 ],
