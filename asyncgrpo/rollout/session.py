@@ -12,7 +12,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Protocol
 
 from asyncgrpo.channel.messages import (
     Begin,
@@ -25,24 +25,21 @@ from asyncgrpo.channel.messages import (
     ToTrainer,
     ToWorker,
 )
-from asyncgrpo.config import Config, known
-from asyncgrpo.errors import ConfigError, HookError, ServerError, UserError
+from asyncgrpo.config import known
+from asyncgrpo.errors import HookError, ServerError
 from asyncgrpo.metrics.values import Recorder
 from asyncgrpo.rollout.admission import Admission
-from asyncgrpo.rollout.chat import Chat, Tokenizer
 from asyncgrpo.rollout.concurrency import POLL_S, ConcurrencyCap, kv_cache_rollouts
 from asyncgrpo.rollout.failures import FailureBudget
 from asyncgrpo.rollout.generation import Generation
 from asyncgrpo.rollout.heartbeats import Heartbeats
-from asyncgrpo.rollout.loop import AsyncRolloutLoop, loop_class
+from asyncgrpo.rollout.inputs import Inputs, make_loop
 from asyncgrpo.rollout.observe import observe_load
 from asyncgrpo.rollout.open_group import OpenGroup, Outcome
 from asyncgrpo.rollout.ordinals import wanted_ordinals
 from asyncgrpo.rollout.policy import CurrentPolicy, PolicyName
-from asyncgrpo.rollout.prompts import Prompts
 from asyncgrpo.rollout.resolution import GROUPS_AT_ONCE, QUEUE_GROUPS, Resolution
 from asyncgrpo.rollout.sampler import Sampler, TurnClient, sampling_params
-from asyncgrpo.rollout.scoring import load_rewards
 from asyncgrpo.server.load import ServerLoad
 
 log = logging.getLogger(__name__)
@@ -65,32 +62,6 @@ class Client(TurnClient, Protocol):
     async def load(self) -> ServerLoad: ...
 
 
-class Inputs:
-    """What a worker is made of before it meets the trainer, all of it checked.
-
-    Raises a `UserError` for whatever the recipe, the dataset or a hook has wrong.
-    """
-
-    def __init__(self, config: Config, tokenizer: Tokenizer, prompts: Prompts) -> None:
-        self.config = config
-        self.tokenizer: Any = tokenizer
-        self.prompts = prompts
-        self.chat = Chat(tokenizer, config.rollout)
-        self.loop_class = loop_class(config.rollout.loop)
-        self.rewards = load_rewards(config.rollout.rewards, prompts.column_names)
-        if not self.rewards and self.loop_class is AsyncRolloutLoop:
-            raise ConfigError(
-                "rollout.rewards is empty, so nothing scores the rollouts; name at least one, "
-                "such as `asyncgrpo.rewards:accuracy_reward`"
-            )
-
-    @property
-    def eos_ids(self) -> frozenset[int]:
-        """Tokens that end a turn."""
-        eos = self.tokenizer.eos_token_id
-        return frozenset() if eos is None else frozenset({int(eos)})
-
-
 class Session:
     """The state and the loops of a worker that was told where to begin."""
 
@@ -102,7 +73,6 @@ class Session:
         self._link = link
         self._client = client
         self._recorder = recorder
-        self._num_prompts = len(inputs.prompts)
         self._max_model_len = known(config.server.max_model_len)
         self._heartbeats = Heartbeats()
         self._stopped = asyncio.Event()
@@ -270,23 +240,6 @@ class Session:
         before = load.preemptions if self._preemptions is None else self._preemptions
         observe_load(self._recorder, load, preempted=max(load.preemptions - before, 0))
         self._preemptions = load.preemptions
-
-
-def make_loop(inputs: Inputs, sampler: Sampler) -> AsyncRolloutLoop:
-    """The recipe's loop.
-
-    Raises:
-        HookError: its constructor failed.
-    """
-    try:
-        return inputs.loop_class(inputs.config, inputs.tokenizer, inputs.chat, sampler)
-    except UserError:
-        raise
-    except Exception as error:
-        raise HookError(
-            f"{inputs.loop_class.__name__} cannot be built ({type(error).__name__}: {error}); "
-            "make what it needs in `setup`, not in `__init__`"
-        ) from error
 
 
 def count_retry(recorder: Recorder) -> None:

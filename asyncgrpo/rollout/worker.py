@@ -28,9 +28,10 @@ from asyncgrpo.channel.sockets import WorkerLink, link_address
 from asyncgrpo.config import Config, known, load_resolved
 from asyncgrpo.errors import DataError, UserError
 from asyncgrpo.metrics.values import Recorder
+from asyncgrpo.rollout.inputs import Inputs
 from asyncgrpo.rollout.prompts import load_prompts
 from asyncgrpo.rollout.sampler import sampling_params
-from asyncgrpo.rollout.session import Inputs, Link, Session, count_retry
+from asyncgrpo.rollout.session import Link, Session, count_retry
 from asyncgrpo.server.capabilities import choose_endpoint
 from asyncgrpo.server.client import ServerClient
 from asyncgrpo.server.failures import is_transient

@@ -19,8 +19,9 @@ from asyncgrpo.channel.messages import (
 from asyncgrpo.errors import ConfigError, HookError, RunError, UserError
 from asyncgrpo.metrics.values import Recorder
 from asyncgrpo.rollout import sampler
+from asyncgrpo.rollout.inputs import Inputs
 from asyncgrpo.rollout.prompts import load_prompts
-from asyncgrpo.rollout.session import Inputs, count_retry
+from asyncgrpo.rollout.session import count_retry
 from asyncgrpo.rollout.worker import first_user_error, work
 from asyncgrpo.server.client import Retries, ServerClient
 from tests.fake_vllm import FakeServer, FakeState
