@@ -21,17 +21,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-import torch
+import torch.distributed as dist
 from peft import PeftModel
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_optimizer_state_dict,
-    set_optimizer_state_dict,
-)
-from torch.distributed.tensor import DTensor
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
 from asyncgrpo.errors import CheckpointError, RunError
@@ -42,6 +37,7 @@ from asyncgrpo.training.model import Policy, Tokenizer
 MARKER: Final = "complete.json"
 TRAINER_NAME: Final = "trainer.json"
 OPTIMIZER_NAME: Final = "optimizer.safetensors"
+SEPARATOR: Final = "/"  # parameter name / entry of its optimizer state
 STEP_PATTERN: Final = re.compile(r"step-(\d{6,})")
 
 
@@ -115,23 +111,46 @@ def load_optimizer(checkpoint: Checkpoint, policy: Policy, optimizer: Optimizer,
         tensors: dict[str, Any] = load_file(checkpoint.path / OPTIMIZER_NAME)
     except (OSError, SafetensorError) as error:
         raise _unusable(checkpoint.path, f"{OPTIMIZER_NAME}: {error}") from error
-    options = StateDictOptions(full_state_dict=True, flatten_optimizer_state_dict=True)
-    wanted = get_optimizer_state_dict(policy.scorer, optimizer, options=options)
-    saved: dict[str, Any] = tensors | checkpoint.trainer.scalars
-    # Hyperparameters stay those of the configuration: an override of a resumed run counts.
-    state = {key: value for key, value in wanted.items() if not key.startswith("state.")}
-    missing = [key for key in wanted if key.startswith("state.") and key not in saved]
-    if missing:
-        raise _unusable(
-            checkpoint.path, f"{OPTIMIZER_NAME} lacks {missing[0]!r} and {len(missing) - 1} more"
-        )
-    state |= {key: saved[key] for key in wanted if key.startswith("state.")}
-    set_optimizer_state_dict(policy.scorer, optimizer, state, options=options)
+    saved: dict[str, Tensor | float] = tensors | checkpoint.trainer.scalars
+    by_parameter: dict[str, dict[str, Tensor | float]] = {}
+    for key, value in saved.items():
+        parameter, entry = key.rsplit(SEPARATOR, 1)
+        by_parameter.setdefault(parameter, {})[entry] = value
+    trained = {n: p for n, p in policy.scorer.named_parameters() if p.requires_grad}
+    if by_parameter.keys() != trained.keys():
+        odd = min(by_parameter.keys() ^ trained.keys())
+        raise _unusable(checkpoint.path, f"{OPTIMIZER_NAME} is of another model ({odd!r})")
+    steps_on_device = {
+        id(p) for group in optimizer.param_groups for p in group["params"] if group.get("fused")
+    }
+    for parameter, entries in by_parameter.items():
+        target = trained[parameter]
+        on_device = id(target) in steps_on_device
+        optimizer.state[target] = {
+            entry: _as_state_of(target, value, on_device=on_device)
+            for entry, value in entries.items()
+        }
+
+
+def _as_state_of(parameter: nn.Parameter, value: Tensor | float, *, on_device: bool) -> Any:
+    """A saved entry where the optimizer has it: beside the parameter, sharded as it is.
+
+    A scalar tensor is a step counter, which only fused kernels want on the device.
+    """
+    if not isinstance(value, Tensor):
+        return value
+    if value.ndim == 0:
+        return value.to(parameter.device) if on_device else value
+    value = value.to(parameter.device)
+    if isinstance(parameter.data, DTensor) and value.shape == parameter.shape:
+        data = parameter.data
+        return distribute_tensor(value, data.device_mesh, data.placements, src_data_rank=None)
+    return value
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What goes into a checkpoint, gathered from all ranks; empty but on rank 0."""
+    """What goes into a checkpoint, gathered from all ranks; only rank 0's tensors are whole."""
 
     model: dict[str, Tensor]
     optimizer: dict[str, Tensor]
@@ -144,16 +163,17 @@ def gather(policy: Policy, optimizer: Optimizer) -> Contents:
         model = adapter_tensors(policy.model)
     else:
         model = _whole_model(policy)
-    options = StateDictOptions(
-        full_state_dict=True, cpu_offload=True, flatten_optimizer_state_dict=True
-    )
-    flat = get_optimizer_state_dict(policy.scorer, optimizer, options=options)
-    state = {key: value for key, value in flat.items() if key.startswith("state.")}
-    return Contents(
-        model,
-        {key: value.contiguous() for key, value in state.items() if isinstance(value, Tensor)},
-        {key: float(value) for key, value in state.items() if isinstance(value, int | float)},
-    )
+    # Gathered in the parameters' order, which is every rank's.
+    tensors: dict[str, Tensor] = {}
+    scalars: dict[str, float] = {}
+    for name, parameter in policy.scorer.named_parameters():
+        for entry, value in sorted(optimizer.state.get(parameter, {}).items()):
+            key = f"{name}{SEPARATOR}{entry}"
+            if isinstance(value, Tensor):
+                tensors[key] = _gathered(value)
+            elif value is not None:
+                scalars[key] = float(value)
+    return Contents(model, tensors, scalars)
 
 
 def write_checkpoint(
@@ -211,18 +231,24 @@ def set_aside_after(directory: Path, step: int) -> None:
 
 
 def _whole_model(policy: Policy) -> dict[str, Tensor]:
-    is_first = not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0
     whole: dict[str, Tensor] = {}
     by_id: dict[int, Tensor] = {}  # tied weights stay one tensor
     for name, value in policy.model.state_dict(keep_vars=True).items():
         if id(value) not in by_id:
-            detached = value.detach()
-            full = detached.full_tensor() if isinstance(detached, DTensor) else detached
-            if is_first:
-                by_id[id(value)] = full.cpu()
-        if is_first:
-            whole[name] = by_id[id(value)]
+            by_id[id(value)] = _gathered(value)
+        whole[name] = by_id[id(value)]
     return whole
+
+
+def _gathered(value: Tensor) -> Tensor:
+    """The whole tensor on the host of rank 0. Collective where it is sharded."""
+    value = value.detach()
+    whole = value.full_tensor() if isinstance(value, DTensor) else value
+    return whole.cpu().contiguous() if _is_first() else whole.new_empty(0)
+
+
+def _is_first() -> bool:
+    return not dist.is_initialized() or dist.get_rank() == 0
 
 
 def _write_model(folder: Path, tensors: dict[str, Tensor], policy: Policy) -> None:

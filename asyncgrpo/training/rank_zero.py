@@ -12,7 +12,8 @@ from pathlib import Path
 from asyncgrpo.channel import messages
 from asyncgrpo.channel.sockets import TrainerLink
 from asyncgrpo.config import Config, known
-from asyncgrpo.ledger.state_file import RolloutState, write_state
+from asyncgrpo.ledger.state_file import write_state
+from asyncgrpo.ledger.states import Ledger
 from asyncgrpo.metrics.sinks import JsonlSink, Sinks
 from asyncgrpo.metrics.values import Aggregates
 from asyncgrpo.sync.backend import next_version
@@ -66,11 +67,13 @@ class RankZero:
         """Listen for the worker and start the publisher; nothing is answered before `begin`."""
         config, run_dir = run.config, run.run_dir
         self.num_tokens = 0 if checkpoint is None else checkpoint.trainer.num_tokens
-        self.reporter = Reporter(run_dir, Sinks([JsonlSink(run_dir / "metrics.jsonl")]))
         self._config = config
         self._run_dir = run_dir
         self._run = run
         self._state = None if checkpoint is None else checkpoint.state
+        ledger = Ledger(1) if self._state is None else Ledger.restore(self._state)
+        sinks = Sinks([JsonlSink(run_dir / "metrics.jsonl")])
+        self.reporter = Reporter(run_dir, sinks, ledger.counts)
         self._link = TrainerLink(run_dir)
         self._inbox: Inbox | None = None
         self._director: Director | None = None
@@ -123,12 +126,11 @@ class RankZero:
         self._inbox.set_version(version)
 
     def commit(self, outcome: Outcome) -> None:
-        """The step is in the weights: resolve its samples, write where the run is, observe it."""
+        """The step is in the weights: resolve its samples, tell the worker, observe it."""
         director, now = self.director, time.perf_counter()
         if not outcome.finite:
             self.reporter.record_skip(outcome.step, outcome.loss, outcome.grad_norm)
         self.inbox.commit(director.batches, step=outcome.step, trained=outcome.finite)
-        write_state(self._run_dir, self._ledger_state(outcome.step))
         rows = [row for batch in director.batches for row in batch.planned]
         self.num_tokens += sum(row.num_tokens for row in rows)
         self.reporter.record_step(
@@ -167,14 +169,20 @@ class RankZero:
         """Write a checkpoint, then remove the oldest beyond the limit."""
         directory = self._run_dir / "checkpoints"
         started = time.perf_counter()
+        state = self.inbox.state(
+            step=trainer.step,
+            policy_version=self.director.version,
+            seed=self._config.rollout.seed,
+        )
         path = write_checkpoint(
             directory,
             contents,
             policy=self._run.policy,
             tokenizer=self._run.tokenizer,
-            state=self._ledger_state(trainer.step),
+            state=state,
             trainer=trainer,
         )
+        write_state(self._run_dir, state)
         prune_checkpoints(directory, self._config.checkpoint.save_total_limit)
         seconds = time.perf_counter() - started
         self.reporter.events.write(
@@ -205,11 +213,6 @@ class RankZero:
             version=published.version,
             publish_s=round(published.publish_s, 3),
             attest_logp_diff=published.attest_logp_diff,
-        )
-
-    def _ledger_state(self, step: int) -> RolloutState:
-        return self.inbox.state(
-            step=step, policy_version=self.director.version, seed=self._config.rollout.seed
         )
 
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import ParamSpec
 
 from asyncgrpo.ledger.states import LedgerCounts
 from asyncgrpo.metrics.sinks import EventLog, Sinks
@@ -55,11 +55,12 @@ class StepReport:
 class Reporter:
     """Collects observations and writes one record per log window."""
 
-    def __init__(self, run_dir: Path, sinks: Sinks) -> None:
+    def __init__(self, run_dir: Path, sinks: Sinks, counts: LedgerCounts) -> None:
+        """`counts` are the ledger's at the start of this process."""
         self.events = EventLog(run_dir / "events.jsonl")
         self._sinks = sinks
         self._recorder = Recorder()
-        self._counts: LedgerCounts | None = None
+        self._counts = counts
 
     @never_raises
     def record_step(self, report: StepReport) -> None:
@@ -87,12 +88,13 @@ class Reporter:
     @never_raises
     def record_ledger(self, counts: LedgerCounts) -> None:
         """Observe how many prompts reached which state since the last call."""
-        before = self._counts or counts
-        self._counts = counts
-        for state in ("offered", "trained", "dropped"):
-            name = "queued" if state == "offered" else state
-            change = getattr(counts, state) - getattr(before, state)
-            self._recorder.record(f"ledger/{name}_count", change)
+        before, self._counts = self._counts, counts
+        for state, change in (
+            ("queued", counts.offered - before.offered),
+            ("trained", counts.trained - before.trained),
+            ("dropped", counts.dropped - before.dropped),
+        ):
+            self._recorder.record(f"ledger/{state}_count", change)
 
     @never_raises
     def write_window(
@@ -169,8 +171,3 @@ def _record_batches(recorder: Recorder, report: StepReport) -> None:
     recorder.record_rate("perf/fwd_bwd_forwarded_tokens_per_s", forwarded, computing)
     recorder.record_rate("perf/wall_clock_forwarded_tokens_per_s", forwarded, report.step_s)
     recorder.record_rate("perf/wall_clock_trained_tokens_per_s", trained, report.step_s)
-
-
-def describe_settings(settings: Mapping[str, Any]) -> str:
-    """What was decided at start, on one line."""
-    return ", ".join(f"{name} {value}" for name, value in settings.items())

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import setproctitle
 import torch
+import transformers
 
 from asyncgrpo.config import Config, load_resolved
 from asyncgrpo.errors import CheckpointError, UserError
@@ -325,6 +326,7 @@ def run(
 ) -> int:
     """`train`, with a user's mistakes told as messages; the exit code."""
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, stream=sys.stderr)
+    transformers.logging.disable_progress_bar()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's to interpret
     try:
         train(run_dir, step, make_publisher)
