@@ -24,6 +24,10 @@ OWN_FLAGS = {
     "host": "server.host",
     "port": "server.port",
     "api-key": "server.api_key_env",
+    "hf-token": "HF_TOKEN in the shell",
+    "served-model-name": "the run itself: requests name the policy by it",
+    "logprobs-mode": "the run itself: ratios need processed_logprobs",
+    "generation-config": "the run itself: a model's own sampling defaults would bias every ratio",
 }
 
 

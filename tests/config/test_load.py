@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncgrpo.config import Config, load_recipe
@@ -211,6 +211,7 @@ overrides = st.lists(
 )
 
 
+@settings(max_examples=50)
 @given(recipes, overrides)
 def test_whatever_a_recipe_holds_its_author_gets_a_message(
     tmp_path_factory: pytest.TempPathFactory, recipe: dict, overrides: list[str]

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncgrpo.config.merge import Layer, merge
@@ -158,6 +158,7 @@ def test_the_source_of_every_key_is_known(tmp_path: Path):
     assert recipe.text == text
 
 
+@settings(max_examples=50)
 @given(trees)
 def test_merging_with_nothing_changes_nothing(tree: dict):
     assert (
@@ -165,11 +166,13 @@ def test_merging_with_nothing_changes_nothing(tree: dict):
     )
 
 
+@settings(max_examples=50)
 @given(trees, trees, trees)
 def test_layers_are_laid_one_by_one(a: dict, b: dict, c: dict):
     assert combined(combined(a, b), c) == combined(a, b, c)
 
 
+@settings(max_examples=50)
 @given(trees, trees)
 def test_the_later_layer_keeps_all_it_says(a: dict, b: dict):
     def within(part: object, whole: object) -> bool:

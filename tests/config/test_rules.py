@@ -119,6 +119,12 @@ CASES = [
         ["server.extra_args=null", "server.extra_args={max-num-seqs: 9}"],
     ),
     (
+        ["server.extra_args={logprobs_mode: raw_logprobs}"],
+        "server.extra_args",
+        "ratios need processed_logprobs",
+        ["server.extra_args=null", "server.extra_args={}"],
+    ),
+    (
         ["server.extra_args={--api-key: x}"],
         "server.extra_args",
         "set by server.api_key_env",
