@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 
 from asyncgrpo.training.architecture import Architecture, inspect_model
 from asyncgrpo.training.lm_head import LogitShape, score_terms
@@ -67,4 +68,7 @@ class PolicyModel(nn.Module):
     def sequence_logprobs(self, token_ids: list[int], temperature: float = 1.0) -> Tensor:
         """Logprobs of tokens 1 .. n-1 of one plain sequence, each given those before it."""
         device = self._architecture[0].head.weight.device
-        return self(RowTensors.from_sequence(token_ids, device), temperature).logprob_T
+        logprobs = self(RowTensors.from_sequence(token_ids, device), temperature).logprob_T
+        if isinstance(self, FSDPModule):  # without a backward the root would stay gathered
+            self.reshard()
+        return logprobs

@@ -175,7 +175,7 @@ def test_absent_top_tokens_weigh_nothing():
     two, three = (one_row(q, [1], [1.0], k) for k in (2, 3))
     three.top_ids_TK[0, 2] = NO_TOKEN
     three.top_logprobs_TK[0, 2] = -math.inf
-    z = torch.from_numpy(np.log(q) + [[0.3, 0, 0, 0, 0]]).requires_grad_()
+    z = torch.from_numpy(np.log(q) + np.array([0.3, 0, 0, 0, 0])).requires_grad_()
     top = torch.cat([z.log_softmax(-1)[:, :2], torch.full((1, 1), -math.inf)], 1)
     scores = scores_of(z, two)
     for tail in ("none", "proportional"):
@@ -189,7 +189,9 @@ def test_absent_top_tokens_weigh_nothing():
 def test_score_centering_without_top_tokens_names_the_keys_to_change():
     z, q, tokens, advantages = draw_case(0)
     row = one_row(q, tokens, advantages, 0)
-    with pytest.raises(DataError, match="num_sampler_logprobs >= 1, or loss.score_centering=false"):
+    with pytest.raises(
+        DataError, match=r"num_sampler_logprobs >= 1, or loss\.score_centering=false"
+    ):
         policy_loss(scores_of(torch.from_numpy(z), row), row, LossSettings(), 1.0)
 
 

@@ -99,5 +99,5 @@ def test_attention_sinks_are_refused_by_name():
 def test_attention_dropout_is_refused_with_the_key_to_change():
     row = build_row(tangled_samples())
     q, k, v = states(row, torch.float32)
-    with pytest.raises(ConfigError, match="init_kwargs.attention_dropout=0"):
+    with pytest.raises(ConfigError, match=r"init_kwargs\.attention_dropout=0"):
         tree(row, q, k, v, dropout=0.1)
