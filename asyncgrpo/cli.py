@@ -132,7 +132,8 @@ def diagnose(
     what: Annotated[
         list[str],
         typer.Argument(
-            metavar="[metrics] PATH", help="A run directory, or a .jsonl or .csv file of metrics."
+            metavar="PATH",
+            help="A run directory, or a .jsonl or .csv file; `metrics PATH` is the same.",
         ),
     ],
     *,

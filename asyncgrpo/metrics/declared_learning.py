@@ -132,6 +132,12 @@ LEARNING = (
         "How long is the gradient before clipping?",
         "Many times its usual value, or always above trainer.max_grad_norm.",
     ),
+    Metric(
+        "skipped_step_count",
+        "How many steps changed nothing, because loss or gradient was not finite?",
+        "Above 0: the learning rate is too high, or the precision too low.",
+        "steps",
+    ),
     Metric("learning_rate", "Which learning rate was used?"),
     Metric(
         "entropy",

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncgrpo.metrics.catalog import CATALOG, describe
 from asyncgrpo.metrics.values import Aggregate, Recorder
 from asyncgrpo.metrics.window import Reduction, reduce_window, reduction_of
 
@@ -83,34 +82,3 @@ def test_a_mean_lies_between_the_extremes(seen):
     window = reduce_window(recorder.drain())
     slack = 1e-9 * max(1.0, abs(window["x_max"]), abs(window["x_min"]))
     assert window["x_min"] - slack <= window["x"] <= window["x_max"] + slack
-
-
-def test_every_row_of_the_catalogue_is_whole_and_named_once():
-    patterns = [metric.pattern for metric in CATALOG]
-    assert len(set(patterns)) == len(patterns)
-    for metric in CATALOG:
-        assert metric.answers, metric.pattern
-
-
-def test_a_family_is_found_by_any_of_its_names():
-    family = describe("rewards/accuracy/mean")
-    assert family is not None
-    assert family.pattern == "rewards/{name}/mean"
-    assert describe("sampling/by_staleness/3/logp_difference") is not None
-    assert describe("rewards/a/b/mean") is None
-    assert describe("tools/nobody_declared_this") is None
-
-
-@pytest.mark.parametrize(
-    ("name", "unit"),
-    [
-        ("perf/step_s", "seconds"),
-        ("rollout/generated_tokens_per_s", "tokens/s"),
-        ("batch/row_fill_frac", "0 to 1"),
-        ("batch/samples_per_step", "samples"),
-    ],
-)
-def test_units_follow_the_suffix_unless_the_row_says_otherwise(name: str, unit: str):
-    metric = describe(name)
-    assert metric is not None
-    assert metric.unit_text == unit
