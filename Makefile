@@ -48,6 +48,8 @@ format: setup  ## let ruff rewrite what it can
 
 docs: setup  ## write the generated reference pages again
 	$(BIN)/python -m asyncgrpo.config.reference > docs/configuration.md
+	$(BIN)/python -m asyncgrpo.metrics.reference > docs/metrics.md
+	$(BIN)/python -m asyncgrpo.command_reference > docs/commands.md
 
 bench: setup  ## every benchmark; a table, and bench/results.json
 	$(BIN)/python -m asyncgrpo.bench
