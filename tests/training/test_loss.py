@@ -9,7 +9,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -95,7 +95,6 @@ def draw_case(seed: int, spread: float = 1.0):
     return z, q, tokens, rng.normal(0, 1, 4).astype(np.float32).astype(float).tolist()
 
 
-@settings(deadline=None)
 @given(
     st.integers(0, 10_000),
     st.integers(1, V - 1),
@@ -110,7 +109,6 @@ def test_score_centering_has_the_gradient_of_its_formula(seed, k, tail, spread):
     np.testing.assert_allclose(gradient(z, row, s), by_hand, atol=2e-5)
 
 
-@settings(deadline=None)
 @given(st.integers(0, 10_000), st.sampled_from([0.1, 1.5]))
 def test_the_clipped_loss_has_the_value_and_gradient_of_its_formula(seed, spread):
     z, q, tokens, advantages = draw_case(seed, spread)
@@ -239,7 +237,6 @@ def test_the_sums_of_three_terms_by_hand():
     assert mean("entropy") == pytest.approx(-(p * np.log(p)).sum(1).mean(), rel=1e-5)
 
 
-@settings(deadline=None)
 @given(st.integers(0, 1000), st.integers(1, 3))
 def test_sums_of_parts_merge_to_the_sums_of_the_whole(seed, cut):
     z, q, tokens, advantages = draw_case(seed)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -71,7 +71,6 @@ def test_the_tangled_row_equals_a_dense_mask(window, softcap, dtype):
     assert_equals_dense(build_row(tangled_samples()), window, softcap, dtype)
 
 
-@settings(deadline=None)
 @given(samples(), st.none() | st.integers(1, 6))
 def test_every_row_equals_a_dense_mask(given_samples, window):
     assert_equals_dense(build_row(given_samples), window, None, torch.float64)
