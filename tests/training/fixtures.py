@@ -5,12 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from asyncgrpo.config import Config
 
 VOCAB = 64
+
+transformers.logging.disable_progress_bar()
 
 
 def make_model(folder: Path, *, tied: bool = True) -> Path:
@@ -39,7 +42,7 @@ def make_model(folder: Path, *, tied: bool = True) -> Path:
     return folder
 
 
-def resolved(model: Path, run_dir: Path, **sections: dict[str, Any]) -> Config:
+def resolved(model: Path, run_dir: Path, /, **sections: dict[str, Any]) -> Config:
     """A configuration with every derived value filled in; `sections` override leaves."""
     tree: dict[str, dict[str, Any]] = {
         "model": {"name_or_path": str(model), "attn_backend": "sdpa"},

@@ -1,0 +1,148 @@
+"""Every sample leaves exactly once, in time or dropped with its reason."""
+
+import math
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asyncgrpo.ledger.states import Ledger
+from asyncgrpo.training.batches import Batch, Batches, BatchSettings
+from tests.training.scripted_worker import make_group
+
+NUM_PROMPTS = 1000
+
+
+def make_batches(*, num_ranks: int = 1, budget: int = 64, max_staleness: int = 2) -> Batches:
+    settings = BatchSettings(num_ranks, budget, max_staleness)
+    return Batches(settings, Ledger(NUM_PROMPTS), version=0)
+
+
+def tokens(*groups) -> int:
+    return sum(sample.num_tokens for group in groups for sample in group.samples)
+
+
+def test_a_micro_batch_is_ready_before_its_step_is_complete():
+    batches = make_batches()
+    position = 0
+    while not batches.prepare():
+        batches.offer(make_group(0, position))
+        position += 1
+    batch = batches.take(now=0.0)
+    assert batch is not None
+    assert len(batch.rows) == 1
+    assert batch.rows[0].input_ids_N.size <= 64
+    assert batch.num_trained == batch.rows[0].term_target_T.size
+    assert batches.consumed_tokens == sum(sample.num_tokens for sample in batch.samples)
+
+
+def test_a_sample_longer_than_the_budget_is_dropped_and_counted():
+    batches = make_batches(budget=7)
+    batches.offer(make_group(0, 0))  # 8 tokens and more each
+    batches.prepare()
+    assert batches.ledger.counts.dropped_by_reason == {"oversize": 1}
+    assert batches.consumed_tokens == tokens(make_group(0, 0))
+    assert batches.recorder.drain()["batch/dropped_oversize_count"].total == 4
+
+
+def test_a_new_version_drops_what_became_too_stale_wherever_it_waits():
+    batches = make_batches(max_staleness=1)
+    old = [make_group(0, position, version=0) for position in range(12)]
+    new = [make_group(0, position, version=1) for position in range(12, 16)]
+    for group in (*old, *new):
+        batches.offer(group)
+    assert batches.prepare()  # a ready micro-batch and a planner that hold old samples
+    batches.set_version(2)
+    assert batches.ledger.counts.dropped_by_reason == {"stale": 12}
+    taken = []
+    while batches.flush():
+        taken += batches.take(now=0.0).samples
+    assert {sample.key for sample in taken} == {s.key for group in new for s in group.samples}
+
+
+def test_a_sample_offered_twice_is_trained_once_and_counted_as_consumed():
+    batches = make_batches(budget=1000)
+    group = make_group(0, 0)
+    batches.offer(group)
+    batches.offer(group)
+    assert batches.num_queued == 4
+    assert batches.consumed_tokens == tokens(group)
+
+
+def test_a_new_session_does_not_count_what_an_earlier_one_offered():
+    batches = make_batches(budget=1000)
+    batches.start_session()
+    batches.offer(make_group(0, 0))
+    batches.start_session()
+    batches.offer(make_group(0, 1))
+    batches.flush()
+    batches.take(now=0.0)
+    assert batches.consumed_tokens == tokens(make_group(0, 1))
+
+
+def test_the_last_micro_batch_may_have_fewer_rows_than_ranks():
+    batches = make_batches(num_ranks=3, budget=1000)
+    batches.offer(make_group(0, 0, group_size=2))
+    assert not batches.prepare()
+    assert batches.flush()
+    batch = batches.take(now=0.0)
+    assert len(batch.rows) == 2
+    assert batches.num_queued == 0
+
+
+events = st.lists(
+    st.sampled_from(["offer", "offer", "offer", "prepare", "take", "version"]), max_size=60
+)
+
+
+def check_rows(batch: Batch, num_ranks: int, budget: int) -> None:
+    assert 1 <= len(batch.rows) <= num_ranks
+    for row, planned in zip(batch.rows, batch.planned, strict=True):
+        assert set(row.sample_keys) == {sample.key for sample in planned.samples}
+        assert row.input_ids_N.size == planned.num_tokens <= budget
+
+
+@settings(deadline=None)
+@given(events, st.integers(1, 3), st.integers(0, 3), st.integers(20, 200))
+def test_every_sample_leaves_exactly_once(order, num_ranks: int, max_staleness: int, budget: int):
+    batches = make_batches(num_ranks=num_ranks, budget=budget, max_staleness=max_staleness)
+    version = position = 0
+    offered: Counter = Counter()
+    taken: Counter = Counter()
+
+    def take() -> None:
+        batch = batches.take(now=0.0)
+        if batch is None:
+            return
+        check_rows(batch, num_ranks, budget)
+        assert all(version - s.policy_version <= max_staleness for s in batch.samples)
+        taken.update(sample.key for sample in batch.samples)
+        batches.ledger.trained(sample.key for sample in batch.samples)
+
+    for event in order:
+        match event:
+            case "offer":
+                group = make_group(0, position, version=version)
+                position += 1
+                offered.update({sample.key: sample.num_tokens for sample in group.samples})
+                batches.offer(group)
+            case "prepare":
+                batches.prepare()
+            case "take":
+                take()
+            case "version":
+                version += 1
+                batches.set_version(version)
+    while batches.flush():
+        take()
+    assert max(taken.values(), default=1) == 1
+    dropped = batches.recorder.drain()
+    num_dropped = sum(
+        dropped[name].total
+        for name in ("sample/dropped_stale_count", "batch/dropped_oversize_count")
+        if name in dropped
+    )
+    assert len(taken) + num_dropped == len(offered)
+    assert batches.consumed_tokens == sum(offered.values())
+    assert batches.ledger.first_ordinal == position
+    assert math.isclose(batches.queued_tokens, 0)

@@ -1,0 +1,234 @@
+"""A checkpoint is whole, loads elsewhere, and training goes on from it as if nothing happened."""
+
+import json
+import resource
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from asyncgrpo.errors import CheckpointError, ConfigError, RunError
+from asyncgrpo.ledger.states import Ledger
+from asyncgrpo.packing.row import build_row
+from asyncgrpo.training.checkpoint import (
+    TrainerState,
+    checkpoint_path,
+    gather,
+    latest_checkpoint,
+    list_checkpoints,
+    open_checkpoint,
+    prune_checkpoints,
+    set_aside_after,
+    write_checkpoint,
+)
+from asyncgrpo.training.model import load_policy
+from asyncgrpo.training.orders import Train
+from asyncgrpo.training.parallel import Ranks, join_ranks, leave_ranks
+from asyncgrpo.training.trainer import Trainer, choose_checkpoint, reached_end
+from tests.training.fixtures import make_model, resolved
+from tests.training.scripted_worker import make_group
+
+LORA = {"r": 4, "lora_alpha": 8, "target_modules": "all-linear", "lora_dropout": 0.1}
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    yield join_ranks(use_gpu=False, timeout_s=60)
+    leave_ranks()
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("model"))
+
+
+def take_step(trainer: Trainer) -> tuple[float, float]:
+    row = build_row(make_group(0, trainer.step).samples)
+    trainer._seed()
+    trainer._rates.apply(trainer.optimizer, trainer.step)
+    trainer._train(Train(row, float(row.term_target_T.size), 0))
+    result = trainer._apply_gradient(1.0)
+    trainer.step += 1
+    return result
+
+
+def save(trainer: Trainer, directory: Path) -> Path:
+    contents = gather(trainer.policy, trainer.optimizer)
+    config = trainer.config
+    return write_checkpoint(
+        directory,
+        contents,
+        policy=trainer.policy,
+        tokenizer=trainer.tokenizer,
+        state=Ledger(10).state(step=trainer.step, policy_version=3, seed=42),
+        trainer=TrainerState(trainer.step, 99, 1.0, config.trainer.optim, contents.scalars),
+    )
+
+
+@pytest.mark.parametrize("peft", [None, LORA, LORA | {"modules_to_save": ("norm",)}])
+@pytest.mark.parametrize("optim", ["adamw_torch_fused", "adafactor"])
+def test_training_goes_on_as_if_nothing_had_happened(
+    model: Path, tmp_path: Path, ranks: Ranks, peft, optim: str
+):
+    trainer_leaves = {"optim": optim, "lr_scheduler_type": "linear", "max_steps": 6}
+    config = resolved(model, tmp_path, model={"peft": peft}, trainer=trainer_leaves)
+    straight = Trainer(config, ranks, None)
+    for _ in range(2):
+        take_step(straight)
+    path = save(straight, tmp_path / "checkpoints")
+    expected = [take_step(straight) for _ in range(2)]
+
+    resumed = Trainer(config, ranks, open_checkpoint(path))
+    assert resumed.step == 2
+    assert [take_step(resumed) for _ in range(2)] == expected
+    for (name, a), b in zip(
+        straight.policy.scorer.named_parameters(),
+        resumed.policy.scorer.parameters(),
+        strict=True,
+    ):
+        assert torch.equal(a, b), name
+
+
+def test_an_override_of_a_resumed_run_counts(model: Path, tmp_path: Path, ranks: Ranks):
+    first = Trainer(resolved(model, tmp_path), ranks, None)
+    take_step(first)
+    path = save(first, tmp_path / "checkpoints")
+    leaves = {"learning_rate": 0.5, "weight_decay": 0.25}
+    resumed = Trainer(resolved(model, tmp_path, trainer=leaves), ranks, open_checkpoint(path))
+    take_step(resumed)
+    assert {group["lr"] for group in resumed.optimizer.param_groups} == {0.5}
+    assert {group["weight_decay"] for group in resumed.optimizer.param_groups} == {0.25, 0.0}
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_transformers_loads_the_model_of_a_checkpoint(tmp_path: Path, ranks: Ranks, tied):
+    source = make_model(tmp_path / "model", tied=tied)
+    trainer = Trainer(resolved(source, tmp_path), ranks, None)
+    take_step(trainer)
+    path = save(trainer, tmp_path / "checkpoints")
+    loaded = AutoModelForCausalLM.from_pretrained(path)
+    for name, weight in trainer.policy.model.state_dict().items():
+        assert torch.equal(weight, loaded.state_dict()[name]), name
+    assert len(AutoTokenizer.from_pretrained(path)) == 64
+    assert loaded.config._attn_implementation != "asyncgrpo_tree"
+
+
+def test_peft_loads_the_adapter_of_a_checkpoint(model: Path, tmp_path: Path, ranks: Ranks):
+    config = resolved(model, tmp_path, model={"peft": LORA})
+    trainer = Trainer(config, ranks, None)
+    take_step(trainer)
+    path = save(trainer, tmp_path / "checkpoints")
+    base = AutoModelForCausalLM.from_pretrained(model)
+    loaded = PeftModel.from_pretrained(base, path).eval()
+    trainer.policy.model.eval()
+    ids = torch.arange(3, 20)[None]
+    with torch.no_grad():
+        theirs = torch.log_softmax(loaded(ids).logits, -1)[0, :-1]
+    theirs = theirs.gather(1, ids[0, 1:, None])[:, 0]
+    ours = trainer.policy.scorer.sequence_logprobs(ids[0].tolist())
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def saved(model: Path, tmp_path_factory: pytest.TempPathFactory, ranks: Ranks) -> Path:
+    run_dir = tmp_path_factory.mktemp("saved")
+    trainer = Trainer(resolved(model, run_dir), ranks, None)
+    take_step(trainer)
+    save(trainer, run_dir / "checkpoints")
+    take_step(trainer)
+    save(trainer, run_dir / "checkpoints")
+    return run_dir
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "message"),
+    [
+        ("complete.json", None, "complete.json is missing"),
+        ("complete.json", b"{", "damaged"),
+        ("model.safetensors", None, "model.safetensors is missing"),
+        ("model.safetensors", b"short", "has 5 bytes"),
+        ("rollout_state.json", b"x", "rollout_state.json has 1 bytes"),
+        ("optimizer.safetensors", None, "optimizer.safetensors is missing"),
+    ],
+)
+def test_a_damaged_checkpoint_is_refused_by_name(saved: Path, tmp_path, name, damage, message):
+    import shutil
+
+    path = tmp_path / "checkpoints" / "step-000002"
+    shutil.copytree(checkpoint_path(saved / "checkpoints", 2), path)
+    (path / name).unlink()
+    if damage is not None:
+        (path / name).write_bytes(damage)
+    with pytest.raises(CheckpointError, match=message):
+        choose_checkpoint(tmp_path, None)
+
+
+def test_the_newest_is_chosen_unless_another_is_named(saved: Path, tmp_path: Path):
+    assert latest_checkpoint(saved / "checkpoints").name == "step-000002"
+    assert choose_checkpoint(saved, None).state.step == 2
+    assert choose_checkpoint(saved, 1).state.step == 1
+    assert choose_checkpoint(tmp_path, None) is None
+    with pytest.raises(CheckpointError, match="no checkpoint of step 7; it has: 1, 2"):
+        choose_checkpoint(saved, 7)
+
+
+def test_a_full_disk_leaves_the_old_checkpoint_whole(model: Path, tmp_path: Path, ranks: Ranks):
+    trainer = Trainer(resolved(model, tmp_path), ranks, None)
+    take_step(trainer)
+    old = save(trainer, tmp_path / "checkpoints")
+    take_step(trainer)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+    try:
+        with pytest.raises(RunError, match="step 2 cannot be written"):
+            save(trainer, tmp_path / "checkpoints")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-000001"]
+    open_checkpoint(old)
+
+
+def test_old_checkpoints_go_and_later_ones_are_set_aside(tmp_path: Path):
+    for step in (10, 20, 30, 40):
+        checkpoint_path(tmp_path, step).mkdir()
+    (tmp_path / ".step-000050.writing").mkdir()
+    prune_checkpoints(tmp_path, 3)
+    assert list(list_checkpoints(tmp_path)) == [20, 30, 40]
+    set_aside_after(tmp_path, 20)
+    assert list(list_checkpoints(tmp_path)) == [20]
+    assert (tmp_path / "step-000040.superseded").is_dir()
+    prune_checkpoints(tmp_path, None)
+
+
+def test_a_run_at_its_end_is_recognised(saved: Path, model: Path):
+    checkpoint = choose_checkpoint(saved, None)
+    for max_steps, ended in ((2, True), (3, False)):
+        config = resolved(model, saved, trainer={"max_steps": max_steps})
+        assert reached_end(config, checkpoint) is ended
+    assert reached_end(resolved(model, saved), None) is False
+
+
+@pytest.mark.parametrize(
+    ("leaves", "message"),
+    [
+        ({"name_or_path": "/nowhere/model"}, "model.name_or_path"),
+        ({"peft": {"target_modules": ("lm_head",)}}, "language-model head"),
+        ({"peft": {"modules_to_save": ("lm_head",)}}, "language-model head"),
+        ({"peft": {"target_modules": ("no_such_module",)}}, "target_modules"),
+    ],
+)
+def test_a_model_that_cannot_be_trained_is_refused_by_key(model: Path, tmp_path, leaves, message):
+    config = resolved(model, tmp_path, model=leaves)
+    with pytest.raises(ConfigError, match=message):
+        load_policy(config, None, torch.device("cpu"))
+
+
+def test_the_state_of_a_checkpoint_reads_as_json(saved: Path):
+    state = json.loads((checkpoint_path(saved / "checkpoints", 2) / "trainer.json").read_text())
+    assert state["step"] == 2
+    assert state["num_tokens"] == 99

@@ -1,0 +1,175 @@
+"""The real trainer process, a scripted worker, and a publisher that only counts: no server."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from asyncgrpo.channel.messages import ToTrainer
+from asyncgrpo.channel.sockets import request_stop
+from tests.training.fixtures import make_model, resolved, write_run
+from tests.training.scripted_worker import ScriptedWorker, no_signal
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = "tests.training.trainer_without_server"
+
+IN_EVERY_WINDOW = {
+    *("loss", "grad_norm", "learning_rate", "num_tokens", "entropy"),
+    *("clip_ratio/region_mean", "clip_ratio/low_min", "clip_ratio/high_max"),
+    *("sampling/importance_sampling_ratio/mean", "sampling/sampling_logp_difference/mean"),
+    *("sampling/sampler_mass", "sampling/masked_mean", "sampling/kl_k3", "sampling/ess_frac"),
+    *("sample/staleness_mean", "sample/staleness_max", "sample/forwarded_tokens_mean"),
+    *("batch/forwarded_tokens_per_step", "batch/trained_tokens_per_step"),
+    *("batch/samples_per_step", "batch/groups_per_step", "batch/microbatches_per_step"),
+    *("batch/masked_token_frac", "batch/samples_per_row", "batch/row_tokens_mean"),
+    *("batch/row_fill_frac", "batch/row_imbalance", "batch/packing_ratio", "batch/pad_frac"),
+    *("perf/step_s", "perf/fwd_bwd_s", "perf/fwd_s", "perf/optimizer_s", "perf/rollout_wait_s"),
+    *("perf/weight_sync_s", "perf/fwd_bwd_forwarded_tokens_per_s"),
+    *("perf/wall_clock_forwarded_tokens_per_s", "perf/wall_clock_trained_tokens_per_s"),
+    *("rollout/queue_size", "ledger/trained_count", "ledger/dropped_count"),
+}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("model"))
+
+
+def start(run_dir: Path, num_ranks: int = 1, **environment: str) -> subprocess.Popen[str]:
+    command = [sys.executable]
+    if num_ranks > 1:
+        command += ["-m", "torch.distributed.run", "--standalone"]
+        command += ["--nproc-per-node", str(num_ranks)]
+    return subprocess.Popen(
+        [*command, "-m", PROGRAM, str(run_dir)],
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    _, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors
+    return errors
+
+
+def metrics(run_dir: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+def state(folder: Path) -> dict:
+    return json.loads((folder / "rollout_state.json").read_text())
+
+
+def drop_every_fifth(ordinal: int) -> ToTrainer | None:
+    return no_signal(ordinal, 40) if ordinal % 5 == 4 else None
+
+
+def test_a_run_of_two_ranks_ends_when_its_epochs_do(model: Path, tmp_path: Path):
+    trainer = {"max_steps": -1, "num_train_epochs": 1.5, "nproc_per_node": 2}
+    trainer |= {"sharding": "fsdp2", "gradient_accumulation_steps": 2}
+    config = resolved(model, tmp_path, trainer=trainer, tracking={"logging_steps": 2})
+    write_run(tmp_path, config)
+    with ScriptedWorker(tmp_path, num_prompts=40, script=drop_every_fifth) as worker:
+        finish(start(tmp_path, num_ranks=2))
+        assert worker.stopped
+    assert worker.sent == list(range(60))
+    final = state(tmp_path)
+    assert (final["epoch"], final["prompt_index"], final["partial"]) == (1, 20, {})
+    assert final["dropped"] == {"no_signal": 12}
+    windows = metrics(tmp_path)
+    trained = sum(window["batch/samples_per_step"] * 2 for window in windows)
+    assert trained <= 4 * 48
+    assert windows[0]["step"] == 2
+    assert sum(window["ledger/dropped_count"] for window in windows) <= 12
+    assert windows[0]["batch/microbatches_per_step"] == 2
+    newest = max((tmp_path / "checkpoints").iterdir())
+    assert state(newest) == final
+
+
+def test_a_killed_trainer_resumes_at_the_right_prompt(model: Path, tmp_path: Path):
+    trainer = {"max_steps": -1, "num_train_epochs": 1.0}
+    config = resolved(model, tmp_path, trainer=trainer, rollout={"max_staleness": 50})
+    write_run(tmp_path, config)
+    with ScriptedWorker(tmp_path, num_prompts=30, script=None):
+        killed = start(tmp_path, KILL_AT_VERSION="5")
+        killed.communicate(timeout=240)
+    assert killed.returncode == -9
+    before = state(tmp_path)
+    assert before["step"] == 4
+    assert 0 < before["prompt_index"] < 30
+
+    with ScriptedWorker(tmp_path, num_prompts=30) as worker:
+        finish(start(tmp_path))
+    begin = worker.begins[0]
+    assert begin.first_ordinal == before["prompt_index"]
+    assert [list(span) for span in begin.resolved] == before["resolved"]
+    assert begin.max_ordinal == 30
+    final = state(tmp_path)
+    assert (final["epoch"], final["prompt_index"], final["dropped"]) == (1, 0, {})
+    # Relative to the weights, each of the 120 samples was trained once.
+    windows = metrics(tmp_path)
+    restored = next(i for i, window in enumerate(windows) if window["step"] == 4)
+    last_attempt = windows.index(next(w for w in windows[restored + 1 :] if w["step"] == 5), -0)
+    starts = [i for i, window in enumerate(windows) if window["step"] == 5]
+    counted = windows[: restored + 1] + windows[starts[-1] :]
+    assert sum(window["batch/samples_per_step"] for window in counted) == 120
+    assert last_attempt >= 0
+
+    errors = finish(start(tmp_path))
+    assert "reached its end" in errors
+    assert state(tmp_path) == final
+
+
+def test_a_stop_request_checkpoints_and_exits_0(model: Path, tmp_path: Path):
+    config = resolved(
+        model, tmp_path, trainer={"max_steps": 100_000}, checkpoint={"save_steps": 100_000}
+    )
+    write_run(tmp_path, config)
+    with ScriptedWorker(tmp_path, num_prompts=50) as worker:
+        process = start(tmp_path)
+        wait_for_step(tmp_path, process, 3)
+        request_stop(tmp_path)
+        finish(process)
+        assert worker.stopped
+    final = state(tmp_path)
+    assert final["step"] == metrics(tmp_path)[-1]["step"]
+    assert state(tmp_path / "checkpoints" / f"step-{final['step']:06d}") == final
+
+
+def wait_for_step(run_dir: Path, process: subprocess.Popen[str], step: int) -> None:
+    deadline = time.monotonic() + 120
+    while not (run_dir / "metrics.jsonl").exists() or len(metrics(run_dir)) < step:
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_a_window_has_every_metric_and_sigterm_is_a_stop_request(model: Path, tmp_path: Path):
+    config = resolved(model, tmp_path, trainer={"max_steps": 100_000})
+    write_run(tmp_path, config)
+    with ScriptedWorker(tmp_path, num_prompts=50):
+        process = start(tmp_path)
+        wait_for_step(tmp_path, process, 2)
+        process.terminate()
+        finish(process)
+    for window in metrics(tmp_path):
+        assert window.keys() >= IN_EVERY_WINDOW | {"step", "time", "policy_version", "epoch"}
+    tokens = [window["num_tokens"] for window in metrics(tmp_path)]
+    assert tokens == sorted(tokens)
+
+
+def test_an_adapter_run_says_what_is_wrong_in_one_message(model: Path, tmp_path: Path):
+    config = resolved(model, tmp_path, model={"name_or_path": str(tmp_path / "missing")})
+    write_run(tmp_path, config)
+    process = start(tmp_path)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "model.name_or_path" in errors
+    assert "Traceback" not in errors
