@@ -199,10 +199,9 @@ class _Fake:
             return Response(status_code=503 if state.dead or not_yet else 200)
         if path == "/metrics":
             return PlainTextResponse(metrics_text(state))
-        guarded = path.startswith(("/v1", "/inference", "/asyncgrpo"))
         wanted = f"Bearer {state.api_key}" if state.api_key else None
-        if guarded and wanted and request.headers.get("authorization") != wanted:
-            return JSONResponse({"error": "Unauthorized"}, 401)
+        if wanted and request.headers.get("authorization") != wanted:
+            raise _RefusalError(401, "missing or wrong API key", "Unauthorized")
         body = await request.body()
         if path in self._generators and (path != "/asyncgrpo/generate" or state.packed):
             return await self._generation(path, body)

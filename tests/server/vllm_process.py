@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from asyncgrpo.config import Config
@@ -19,10 +19,10 @@ STOP_TIMEOUT_S = 20.0
 
 
 @contextlib.contextmanager
-def running_vllm(config: Config, log: Path) -> Iterator[str]:
-    """The URL of a ready server for `config`; its output goes to `log`."""
+def running_vllm(config: Config, log: Path, keys: Mapping[str, str]) -> Iterator[str]:
+    """The URL of a ready server for `config`; `keys` holds the variable of `api_key_env`."""
     port = _free_port()
-    command = server_command(config, port, "cpu")
+    command = server_command(config, port, "cpu", keys)
     env = {**os.environ, "OMP_NUM_THREADS": "1", **command.env}
     with log.open("wb") as output:
         process = subprocess.Popen(
