@@ -31,8 +31,8 @@ HEAD_SIZE = 32  # the smallest that vLLM's CPU attention takes
 SEED = 1
 MEASURED = 2000  # sampled answers behind each printed pass rate
 CLEAN_ABOVE = 0.98
-SPOILED = (0.30, 0.42)  # spoiling goes on until the pass rate is below the second
-SPOIL_ROUNDS = 12
+SPOILED = (0.30, 0.44)  # spoiling goes on until the pass rate is below the second
+SPOIL_ROUNDS = 30
 spoiled = functools.partial(spoiled_answer, wrong_share=0.62)
 
 
@@ -61,7 +61,7 @@ SIZES = {
         feed_forward=384,
         below=100,
         clean=Phase("clean", steps=850, learning_rate=3e-3, batch=128, answer=clean_answer),
-        spoil=Phase("spoil", steps=15, learning_rate=5e-4, batch=128, answer=spoiled, warmup=5),
+        spoil=Phase("spoil", steps=8, learning_rate=4e-4, batch=128, answer=spoiled, warmup=4),
         model_dir=ROOT / "recipes/demo/base-model",
         prompts_file=ROOT / "recipes/demo/prompts.jsonl",
     ),
@@ -73,7 +73,7 @@ SIZES = {
         feed_forward=192,
         below=10,
         clean=Phase("clean", steps=600, learning_rate=5e-3, batch=64, answer=clean_answer),
-        spoil=Phase("spoil", steps=15, learning_rate=1e-3, batch=64, answer=spoiled, warmup=5),
+        spoil=Phase("spoil", steps=8, learning_rate=8e-4, batch=64, answer=spoiled, warmup=4),
         model_dir=ROOT / "tests/assets/sums-model",
         prompts_file=ROOT / "tests/assets/sums.jsonl",
     ),
