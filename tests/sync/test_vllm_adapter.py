@@ -24,6 +24,7 @@ pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
 KEEP = 2
 LORA = ("--enable-lora", "--max-lora-rank", "8", "--max-loras", str(KEEP + 1))
 TOKENS = probe_tokens(VOCAB, seed=0)
+NUM_TOKENS = 450  # of each request in flight: some seconds of generation
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +125,9 @@ def test_requests_in_flight_keep_their_version_and_none_is_lost(url, served):
         async with ServerClient(url) as client:
             client.endpoint = Endpoint.GENERATE
             requests = [
-                TurnRequest(started_under, np.array([5, 6, 7 + i], np.int32), 200, i + 1, sampling)
+                TurnRequest(
+                    started_under, np.array([5, 6, 7 + i], np.int32), NUM_TOKENS, i + 1, sampling
+                )
                 for i in range(32)
             ]
             turns.extend(await asyncio.gather(*(client.generate(r) for r in requests)))
@@ -145,7 +148,7 @@ def test_requests_in_flight_keep_their_version_and_none_is_lost(url, served):
 
     assert len(turns) == 32
     assert all(turn.finish_reason is FinishReason.LENGTH for turn in turns)
-    assert all(turn.output_ids.size == 200 for turn in turns)
+    assert all(turn.output_ids.size == NUM_TOKENS for turn in turns)
     model_then = trained_adapter()
     for turn, first in zip(turns[:4], range(7, 11), strict=True):
         ids = [5, 6, first, *turn.output_ids.tolist()]

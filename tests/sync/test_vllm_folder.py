@@ -27,6 +27,7 @@ pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
 
 FOLDER = ("--weight-transfer-config", '{"backend": "folder"}')
 TOKENS = probe_tokens(VOCAB, seed=0)
+NUM_TOKENS = 450  # of each request in flight: some seconds of generation
 
 
 class Setup:
@@ -197,7 +198,9 @@ def test_requests_in_flight_survive_syncs_and_know_their_versions(setup, tmp_pat
         async with ServerClient(setup.url) as client:
             client.endpoint = Endpoint.GENERATE
             requests = [
-                TurnRequest("tiny", np.array([5, 6, 7 + i], np.int32), 200, 1000 + i, sampling)
+                TurnRequest(
+                    "tiny", np.array([5, 6, 7 + i], np.int32), NUM_TOKENS, 1000 + i, sampling
+                )
                 for i in range(32)
             ]
             turns.extend(await asyncio.gather(*(client.generate(r) for r in requests)))
@@ -214,7 +217,7 @@ def test_requests_in_flight_survive_syncs_and_know_their_versions(setup, tmp_pat
     publisher.close()
     assert len(turns) == 32
     assert all(turn.finish_reason is FinishReason.LENGTH for turn in turns)
-    assert all(turn.output_ids.size == 200 for turn in turns)
+    assert all(turn.output_ids.size == NUM_TOKENS for turn in turns)
     for turn in turns:
         spans = turn.version_spans
         assert spans[0].start == 0
