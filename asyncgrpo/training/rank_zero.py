@@ -14,7 +14,7 @@ from asyncgrpo.channel.sockets import TrainerLink
 from asyncgrpo.config import Config, known
 from asyncgrpo.ledger.state_file import write_state
 from asyncgrpo.ledger.states import Ledger
-from asyncgrpo.metrics.sinks import JsonlSink, Sinks
+from asyncgrpo.metrics.trackers import open_sinks
 from asyncgrpo.metrics.values import Aggregates
 from asyncgrpo.sync.backend import next_version
 from asyncgrpo.sync.base import Published, Snapshot
@@ -72,7 +72,7 @@ class RankZero:
         self._run = run
         self._state = None if checkpoint is None else checkpoint.state
         ledger = Ledger(1) if self._state is None else Ledger.restore(self._state)
-        sinks = Sinks([JsonlSink(run_dir / "metrics.jsonl")])
+        sinks = open_sinks(config, run_dir)
         self.reporter = Reporter(run_dir, sinks, ledger.counts)
         self._link = TrainerLink(run_dir)
         self._inbox: Inbox | None = None
