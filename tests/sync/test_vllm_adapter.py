@@ -22,7 +22,12 @@ from .vllm_server import running_vllm, save_with_tokenizer
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
 
 KEEP = 2
-LORA = ("--enable-lora", "--max-lora-rank", "8", "--max-loras", str(KEEP + 1))
+LORA = (
+    *("--enable-lora", "--max-lora-rank", "8", "--max-loras", str(KEEP + 1)),
+    # Else vLLM wraps the LM head too, and on CPU its LoRA kernel takes one row per request: scoring
+    # a prompt while others generate kills the engine.
+    *("--lora-target-modules", "q_proj", "v_proj", "down_proj"),
+)
 TOKENS = probe_tokens(VOCAB, seed=0)
 NUM_TOKENS = 450  # of each request in flight: some seconds of generation
 
