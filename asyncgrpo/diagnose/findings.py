@@ -22,6 +22,7 @@ from asyncgrpo.diagnose.rules import LIMITS, SIDES, Condition, Knobs, LimitRule,
 MIN_WINDOWS = 5  # after warm-up
 NEEDED = ("perf/step_s", "perf/rollout_wait_s", "rollout/backpressure_s")
 SURE_WINDOWS = 20
+ENOUGH_EXPLAINED = 0.25  # of the seconds lost: with less, what always limits is told too
 SURE_MARGIN = 1.5  # a value so many times its threshold, or below it by as much
 
 
@@ -175,11 +176,13 @@ def _is_clear(condition: Condition, value: float) -> bool:
 def _changes(
     rule: SideRule, quantities: Mapping[str, float], metrics: Mapping[str, float], knobs: Knobs
 ) -> tuple[Change, ...]:
-    """What holds the side back, by what it could gain; the last resort where nothing else does."""
+    """What holds the side back, by what it could gain; the last resort where that is little."""
     limits = [limit for limit in LIMITS if limit.side is rule.side]
     found = [limit for limit in limits if limit.when and _holds(limit.when, quantities)]
-    chosen = found or [limit for limit in limits if not limit.when]
-    changes = [_change(limit, metrics, knobs) for limit in chosen]
+    changes = [_change(limit, metrics, knobs) for limit in found]
+    explained = sum(change.gain_s_per_step for change in changes)
+    if explained < ENOUGH_EXPLAINED * quantities.get(rule.lost, 0.0):
+        changes += [_change(limit, metrics, knobs) for limit in limits if not limit.when]
     return tuple(sorted(changes, key=lambda change: -change.gain_s_per_step))
 
 

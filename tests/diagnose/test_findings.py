@@ -90,6 +90,11 @@ def test_generation_held_back_by_the_server_asks_for_more_server():
     assert changes(diagnose(history(5.0, 0.0, **busy))) == ["server load"]
 
 
+def test_a_limit_that_explains_little_does_not_hide_the_others():
+    slow = {"rollout/score_wait_s": 0.1, "rollout/duration_s": 0.3}
+    assert changes(diagnose(history(5.0, 0.0, **slow))) == ["server load", "scoring"]
+
+
 def test_changes_are_ranked_by_what_they_could_gain():
     slow = {"batch/samples_per_row": 1.1, "perf/fwd_bwd_s": 8.0, "perf/weight_sync_s": 2.5}
     found = diagnose(history(0.1, 4.0, **slow))
