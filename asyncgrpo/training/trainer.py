@@ -326,6 +326,7 @@ def run(
 ) -> int:
     """`train`, with a user's mistakes told as messages; the exit code."""
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, stream=sys.stderr)
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # a line per request
     transformers.logging.disable_progress_bar()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's to interpret
     try:
