@@ -25,6 +25,8 @@ SPARE_LORAS = 2  # beyond max_staleness: the current version, and the one being 
 DEFAULT_MAX_LOGPROBS = 20
 # /inference/v1/generate counts the sampled token among the K, so one more is asked of it.
 SPARE_LOGPROBS = 1
+# What peft's "all-linear" means in the models that vLLM serves on CPU.
+ALL_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 CPU_BATCHED_TOKENS = 4096
 CPU_KV_CACHE_GIB = 2
 CPU_MOST_SEQUENCES = 256
@@ -32,6 +34,12 @@ CPU_MOST_SEQUENCES = 256
 
 class _Repeated(tuple[str, ...]):
     """Values of a flag that is given once for each."""
+
+    __slots__ = ()
+
+
+class _Listed(tuple[str, ...]):
+    """Values that follow one flag."""
 
     __slots__ = ()
 
@@ -138,7 +146,22 @@ def _cpu_flags(config: Config) -> dict[str, Any]:
         "enable-chunked-prefill": False,
         "max-num-batched-tokens": max(CPU_BATCHED_TOKENS, known(config.server.max_model_len)),
         "max-num-seqs": min(CPU_MOST_SEQUENCES, config.rollout.max_concurrent_rollouts),
-    }
+    } | _cpu_lora_flags(config)
+
+
+def _cpu_lora_flags(config: Config) -> dict[str, Any]:
+    """Keep LoRA off the LM head, which no adapter trains.
+
+    Its CPU kernel takes one row per request, so that scoring a prompt, as attestation does, while
+    other requests generate ends the engine.
+    """
+    peft = config.model.peft
+    if peft is None or known(config.sync.backend) != "adapter":
+        return {}
+    targets = peft.target_modules
+    if targets == "all-linear":
+        return {"lora-target-modules": _Listed(ALL_LINEAR)}
+    return {} if isinstance(targets, str) else {"lora-target-modules": _Listed(targets)}
 
 
 def _env(config: Config, device_kind: str) -> dict[str, str]:
@@ -185,12 +208,12 @@ def _spell(name: str, value: Any) -> list[str]:
     match value:
         case None:
             return []
-        case True:
-            return [f"--{name}"]
-        case False:
-            return [f"--no-{name}"]
+        case bool():
+            return [f"--{name}" if value else f"--no-{name}"]
         case _Repeated():
             return [part for one in value for part in (f"--{name}", one)]
+        case _Listed():
+            return [f"--{name}", *value]
         case Mapping() | list() | tuple():
             return [f"--{name}", json.dumps(value)]
         case _:

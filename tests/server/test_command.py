@@ -9,15 +9,17 @@ from asyncgrpo.server.command import LORA_RANK_LIMITS, server_command
 
 
 def flags(argv: tuple[str, ...]) -> dict[str, str | None]:
-    """The flags after `-m module`; None for a bare one."""
+    """The flags after `-m module`; None for a bare one, several values joined by spaces."""
     found: dict[str, str | None] = {}
     rest = list(argv[3:])
     while rest:
         name = rest.pop(0)
         assert name.startswith("--"), name
-        bare = not rest or rest[0].startswith("--")
         assert name not in found, f"{name} is given twice"
-        found[name] = None if bare else rest.pop(0)
+        values = []
+        while rest and not rest[0].startswith("--"):
+            values.append(rest.pop(0))
+        found[name] = " ".join(values) if values else None
     return found
 
 
@@ -126,3 +128,17 @@ def test_the_api_key_travels_as_a_variable_and_never_in_argv(make_config):
 def test_an_api_key_that_is_not_set_is_named(make_config):
     with pytest.raises(ConfigError, match=r"server\.api_key_env.*OUR_KEY is not set"):
         server_command(make_config("server.api_key_env=OUR_KEY"), 1, "cpu", {})
+
+
+@pytest.mark.parametrize(
+    ("targets", "given"),
+    [
+        ("[q_proj, v_proj]", "q_proj v_proj"),
+        ("all-linear", "q_proj k_proj v_proj o_proj gate_proj up_proj down_proj"),
+    ],
+)
+def test_on_a_cpu_the_lm_head_gets_no_lora_kernel(make_config, targets, given):
+    peft = f"model.peft={{r: 4, target_modules: {targets}}}"
+    config = make_config(peft, "sync.backend=adapter")
+    assert flags(server_command(config, 8000, "cpu").argv)["--lora-target-modules"] == given
+    assert "--lora-target-modules" not in server_command(config, 8000, "cuda").argv
