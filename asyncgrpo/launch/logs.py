@@ -17,7 +17,7 @@ VLLM_NAME = re.compile(r"^\([^)]*\) ")
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 # torchrun ends its log with an account of its own processes, which hides the trainer's words.
 TORCHRUN_EPILOGUE = re.compile(r"^[EW]\d{4} .*torch/distributed/elastic/")
-OUR_MESSAGE = re.compile(r"^(error: |\d{4}-\d\d-\d\d [\d:,]+ ERROR asyncgrpo)")
+OUR_MESSAGE = re.compile(r"^(error: |\S+\.py: error: |\d{4}-\d\d-\d\d [\d:,]+ ERROR asyncgrpo)")
 # vLLM's server says last that its engine failed, and its engine said why long before.
 POINTS_ABOVE = "See root cause above"
 ROOT_CAUSE = re.compile(r"\b[A-Z]\w*(Error|Exception): ")

@@ -19,7 +19,6 @@ from pathlib import Path
 from asyncgrpo.errors import CheckpointError, ConfigError
 
 LOCK_NAME = "lock"
-MARKER_NAMES = ("config.json", "recipe.yaml")
 ORPHANS_END_S = 20.0  # processes of a killed launcher end themselves sooner than this
 RETRY_S = 0.25
 
@@ -165,9 +164,14 @@ def _alive(pid: int) -> bool:
 
 def _refusal(path: Path) -> str:
     other = f"run.dir={_free_sibling(path)}"
-    if any((path / name).is_file() for name in MARKER_NAMES):
+    if (path / "config.json").is_file():
         return (
             f"run.dir: {path} holds a run already; go on with it by `asyncgrpo resume {path}`, "
+            f"or start another with {other}"
+        )
+    if (path / "recipe.yaml").is_file():
+        return (
+            f"run.dir: {path} holds a run that ended before it trained; remove it (rm -r {path}), "
             f"or start another with {other}"
         )
     return f"run.dir: {path} is not empty; choose another directory, for example {other}"

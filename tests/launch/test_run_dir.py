@@ -29,6 +29,13 @@ def test_a_directory_with_a_run_is_refused_with_both_ways_out(tmp_path: Path):
     assert f"run.dir={tmp_path / 'demo-3'}" in str(error.value)  # the first that is free
 
 
+def test_what_is_left_of_a_run_that_never_trained_is_to_be_removed(tmp_path: Path):
+    (tmp_path / "recipe.yaml").write_text("")
+    with pytest.raises(ConfigError, match=f"rm -r {tmp_path}") as error:
+        create(tmp_path)
+    assert "resume" not in str(error.value)
+
+
 def test_a_directory_with_other_things_is_not_offered_for_resume(tmp_path: Path):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(ConfigError, match="is not empty") as error:
