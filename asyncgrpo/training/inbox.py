@@ -86,6 +86,7 @@ class Inbox:
         self._ledger = None if state is None else Ledger.restore(state)
         self._batches: Batches | None = None
         self._allowance = settings.allowance_tokens
+        self._reported_tokens = 0  # of the batches' consumed tokens, what the worker was told
         self._step = 0 if state is None else state.step
         self._measured: list[Aggregates] = []
         self._error: Exception | None = None
@@ -284,6 +285,7 @@ class Inbox:
         if self._batches is None:
             self._batches = Batches(self._settings.batches, self._ledger, self._version)
         self._batches.start_session()
+        self._reported_tokens = 0
         self._exhausted = False
         self._worker = _WorkerProcess(hello.pid)
         self._link.send(sender, self._begin(self._ledger))
@@ -323,19 +325,23 @@ class Inbox:
         if ready or self._is_finished():
             self._changed.notify_all()
         elif self._waiting and not self._exhausted:
-            # Rows hold fewer tokens than their samples have, so a micro-batch may need more than
-            # the allowance. What it lacks cannot grow stale while the trainer waits for it.
+            # The worker waits too if what it offered and was not told to have left fills the
+            # allowance: tell it what left since. Rows hold fewer tokens than their samples have,
+            # so a micro-batch may need more than the allowance; what it lacks cannot grow stale
+            # while the trainer waits for it.
             queued = batches.queued_tokens
-            if queued >= self._allowance:
-                self._allowance = queued + self._settings.allowance_tokens
+            if queued + batches.consumed_tokens - self._reported_tokens >= self._allowance:
+                if queued >= self._allowance:
+                    self._allowance = queued + self._settings.allowance_tokens
                 self._report_progress()
 
     def _is_finished(self) -> bool:
         return self._exhausted and self._batches is not None and self._batches.num_queued == 0
 
     def _report_progress(self) -> None:
-        consumed = 0 if self._batches is None else self._batches.consumed_tokens
-        self._link.broadcast(Progress(self._step, self._allowance, consumed))
+        assert self._batches is not None
+        self._reported_tokens = self._batches.consumed_tokens
+        self._link.broadcast(Progress(self._step, self._allowance, self._reported_tokens))
 
 
 def last_ordinal(num_epochs: float, num_prompts: int) -> int:
