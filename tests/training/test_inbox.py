@@ -178,6 +178,24 @@ def test_an_allowance_too_small_for_a_row_is_raised_while_the_trainer_waits(
     assert batch.rows[0].input_ids_N.size > 56  # the row is full, not cut short
 
 
+def test_what_left_within_a_step_is_told_to_a_worker_that_waits(inbox: Inbox, peer: Peer):
+    peer.send(hello())
+    allowance, offered, consumed, position = peer.receive().allowance_tokens, 0, 0, 0
+    for _ in range(2):  # two micro-batches of one step, no commit between them
+        batch = None
+        while batch is None:
+            while offered - consumed < allowance:
+                group = make_group(0, position, group_size=2)
+                offered += sum(sample.num_tokens for sample in group.samples)
+                position += 1
+                peer.send(group)
+            batch = inbox.take(0.5)
+            while peer.socket.poll(0):
+                progress = peer.receive()
+                allowance, consumed = progress.allowance_tokens, progress.consumed_tokens
+    assert consumed > 0
+
+
 def test_epochs_may_be_fractions():
     assert last_ordinal(1.5, 10) == 15
     assert last_ordinal(0.01, 10) == 1
