@@ -181,7 +181,7 @@ def test_an_allowance_too_small_for_a_row_is_raised_while_the_trainer_waits(
 def test_what_left_within_a_step_is_told_to_a_worker_that_waits(inbox: Inbox, peer: Peer):
     peer.send(hello())
     allowance, offered, consumed, position = peer.receive().allowance_tokens, 0, 0, 0
-    for _ in range(2):  # two micro-batches of one step, no commit between them
+    for _ in range(8):  # micro-batches of one step, no commit between them
         batch = None
         while batch is None:
             while offered - consumed < allowance:
