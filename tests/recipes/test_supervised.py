@@ -90,7 +90,9 @@ def test_a_model_that_was_not_taught_enough_ends_the_script(measured):
 
 
 def test_spoiling_goes_on_until_the_model_is_unsure(measured):
-    measured[:] = [0.9, 0.6, 0.43, 0.41, 0.2]
+    low, high = make_base_model.SPOILED
+    unsure = (low + high) / 2
+    measured[:] = [0.9, 0.6, unsure, 0.2]
     spoil(None, CLEAN)
     assert measured == [0.2]
 
@@ -102,6 +104,6 @@ def test_spoiling_too_much_ends_the_script(measured):
 
 
 def test_a_model_that_cannot_be_spoiled_ends_the_script(measured):
-    measured[:] = [0.9] * 20
+    measured[:] = [0.9] * make_base_model.SPOIL_ROUNDS
     with pytest.raises(SystemExit, match="still more than"):
         spoil(None, CLEAN)
