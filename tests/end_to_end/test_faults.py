@@ -42,6 +42,16 @@ def test_a_run_uses_a_server_started_elsewhere(url, tmp_path):
     assert not list((directory.path / "logs" / "latest").glob("server*"))
 
 
+def test_two_trainer_processes_share_a_run(url, tmp_path):
+    directory = RunDirectory(tmp_path / "run")
+    overrides = ("trainer.max_steps=2", "trainer.nproc_per_node=2", "trainer.token_budget=512")
+    run(*train(url, directory, *overrides))
+    first = directory.metrics[0]
+    assert first["batch/microbatches_per_step"] == 1
+    assert first["batch/row_tokens_max"] <= 512 < first["batch/forwarded_tokens_per_step"]
+    assert first["sampling/importance_sampling_ratio/mean"] == pytest.approx(1, abs=1e-3)
+
+
 def test_a_killed_trainer_resumes_at_the_first_unresolved_prompt(url, tmp_path):
     directory = RunDirectory(tmp_path / "run")
     with started(*train(url, directory, "trainer.max_steps=8")) as launcher:
