@@ -103,8 +103,10 @@ def diagnose(history: History) -> Diagnosis:
 
 
 def _missing(history: History, steady: History) -> tuple[str, ...]:
-    measured = means_of(history)
+    measured = means_of(steady)
     missing = [f"the metric {name}" for name in NEEDED if name not in measured]
+    if measured.get("perf/step_s", 1.0) <= 0:
+        missing.append("perf/step_s above 0: shares of a step cannot be told")
     if len(steady.records) < MIN_WINDOWS:
         missing.append(
             f"log windows: got {len(history.records)}, expected at least "

@@ -80,13 +80,11 @@ def knobs_of(history: History) -> Knobs:
     config = history.config
     if config is None:
         return Knobs()
-    nproc = config.trainer.nproc_per_node
     return Knobs(
         max_staleness=config.rollout.max_staleness,
         max_concurrent_rollouts=config.rollout.max_concurrent_rollouts,
         token_budget=config.trainer.token_budget,
-        data_parallel_size=config.server.data_parallel_size,
-        nproc_per_node=1 if nproc == "auto" else nproc,
+        keep_versions=config.sync.keep_versions if config.sync.backend == "adapter" else None,
         gradient_checkpointing=config.model.gradient_checkpointing,
         weight_sync_steps=config.sync.weight_sync_steps,
     )

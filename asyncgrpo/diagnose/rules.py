@@ -66,8 +66,7 @@ class Knobs:
     max_staleness: int = 4
     max_concurrent_rollouts: int = 512
     token_budget: int | None = None
-    nproc_per_node: int = 1
-    data_parallel_size: int = 1
+    keep_versions: int | None = None  # where servers hold versioned adapters
     gradient_checkpointing: bool = True
     weight_sync_steps: int = 1
 
@@ -80,7 +79,7 @@ class LimitRule:
     name: str
     says: str
     when: tuple[Condition, ...]
-    patch: Callable[[Knobs], Patch]
+    patch: Callable[[Knobs], Patch]  # empty where no key does it: then `says` has the words
     gain: str  # the metric that bounds the seconds to be gained per step
     share: float = 1.0  # of it that the change can be expected to gain
 
@@ -130,6 +129,15 @@ SIDES = (
     ),
 )
 
+
+def _more_staleness(knobs: Knobs) -> Patch:
+    staleness = max(2, 2 * knobs.max_staleness)
+    patch: dict[str, dict[str, object]] = {"rollout": {"max_staleness": staleness}}
+    if knobs.keep_versions is not None:
+        patch["sync"] = {"keep_versions": max(knobs.keep_versions, staleness + 1)}
+    return patch
+
+
 LIMITS = (
     LimitRule(
         Side.GENERATION,
@@ -155,7 +163,8 @@ LIMITS = (
     LimitRule(
         Side.GENERATION,
         "answers cut off",
-        "many rollouts run into max_completion_length: they cost the most and are scored 0",
+        "many rollouts run into rollout.max_completion_length: they cost the most and are scored "
+        "0. Raise it if answers need the room; otherwise prompt or reward for shorter ones",
         (Condition("completions/clipped_ratio", ">=", 0.3),),
         lambda _: {},
         "perf/rollout_wait_s",
@@ -164,10 +173,11 @@ LIMITS = (
     LimitRule(
         Side.GENERATION,
         "server load",
-        "the servers generate as fast as they can: give them more devices, or ask for less "
-        "(shorter completions, fewer sampler logprobs)",
+        "the servers generate as fast as they can: give them more or faster devices "
+        "(server.devices, server.tensor_parallel_size), or ask for less (shorter completions, fewer "
+        "sampler logprobs)",
         (),
-        lambda knobs: {"server": {"data_parallel_size": 2 * knobs.data_parallel_size}},
+        lambda _: {},
         "perf/rollout_wait_s",
         0.5,
     ),
@@ -176,7 +186,7 @@ LIMITS = (
         "max_staleness",
         "the allowance is shorter than what is under way",
         (),
-        lambda knobs: {"rollout": {"max_staleness": max(2, 2 * knobs.max_staleness)}},
+        _more_staleness,
         "perf/rollout_wait_s",
         0.5,
     ),
@@ -214,9 +224,10 @@ LIMITS = (
     LimitRule(
         Side.TRAINER,
         "compute",
-        "forward and backward set the pace: give training more devices",
+        "forward and backward set the pace: give training more or faster devices "
+        "(trainer.devices, one process each), or generate less for each step",
         (),
-        lambda knobs: {"trainer": {"nproc_per_node": 2 * knobs.nproc_per_node}},
+        lambda _: {},
         "perf/fwd_bwd_s",
         0.5,
     ),

@@ -8,10 +8,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncgrpo.config import Config
+from asyncgrpo.config import Facts, load_recipe, reload, resolve, write_resolved
 from asyncgrpo.diagnose.findings import Diagnosis, diagnose
-from asyncgrpo.diagnose.read import History
-from asyncgrpo.diagnose.rules import LIMITS, SIDES, Knobs, Side
+from asyncgrpo.diagnose.quantities import knobs_of
+from asyncgrpo.diagnose.read import History, read_history
+from asyncgrpo.diagnose.rules import LIMITS, SIDES, Patch, Side
 from asyncgrpo.diagnose.text import patch_yaml, to_json, to_text
 
 STEP_S = 10.0
@@ -117,6 +118,11 @@ def test_too_few_windows_and_missing_metrics_are_said():
     assert "the metric perf/step_s" in diagnose(bare).missing
 
 
+def test_steps_that_took_no_time_have_no_bottleneck():
+    found = diagnose(history(0.0, 0.0, **{"perf/step_s": 0.0}))
+    assert found.missing == ("perf/step_s above 0: shares of a step cannot be told",)
+
+
 def test_json_says_the_same():
     document = json.loads(to_json(diagnose(history(4.0, 4.0))))
     assert document["verdict"] == "staleness-bound"
@@ -126,12 +132,42 @@ def test_json_says_the_same():
     assert change["patch"] == {"rollout": {"max_staleness": 8}}
 
 
+def overrides(patch: Patch) -> list[str]:
+    return [
+        f"{section}.{key}={json.dumps(value)}"
+        for section, leaves in patch.items()
+        for key, value in leaves.items()
+    ]
+
+
+RUNS = {
+    "cpu, folder": (),
+    "cpu, adapter": ("model.peft={r: 8}", "sync.backend=adapter"),
+    "kept versions given": ("model.peft={r: 8}", "sync.keep_versions=5"),
+    "running servers": ("server.urls=[http://127.0.0.1:8000]",),
+    "two GPUs": ("server.devices=[0]", "trainer.devices=[1]"),
+}
+
+
 @pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: limit.name)
-def test_every_patch_is_a_configuration(limit):
-    tree = {"model": {"name_or_path": "org/model"}}
-    for section, leaves in limit.patch(Knobs(token_budget=4096)).items():
-        tree.setdefault(section, {}).update(leaves)
-    Config.model_validate(tree)
+@pytest.mark.parametrize("settings", RUNS.values(), ids=RUNS)
+def test_every_patch_is_accepted_by_the_runs_own_configuration(limit, settings, tmp_path: Path):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("model: {name_or_path: a/b}\ndata: {path: c/d}\n")
+    given = ["rollout.rewards=[m:f]", "server.max_model_len=4096", *settings]
+    facts = Facts(working_dir=str(tmp_path), server_urls=("http://127.0.0.1:1",), server_port=1)
+    config, derived = resolve(load_recipe(recipe, given), facts)
+    write_resolved(tmp_path / "config.json", config, derived)
+    metrics = {"step": 1, "perf/step_s": 1.0}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(metrics))
+
+    patch = limit.patch(knobs_of(read_history(tmp_path)))
+
+    changed = resolve(reload(tmp_path, overrides(patch)), facts).config
+    for section, leaves in patch.items():
+        for key, value in leaves.items():
+            assert dict(dict(changed)[section])[key] == value != dict(dict(config)[section])[key]
+    assert patch or ":" in limit.says  # words where no key does it
 
 
 @given(st.floats(0, 20), st.floats(0, 20))
