@@ -30,6 +30,7 @@ from asyncgrpo.sync.backend import (
     version_name,
 )
 from asyncgrpo.sync.files import remove_folder, write_folder
+from asyncgrpo.sync.tensors import ADAPTER_FILE
 
 NOT_FOUND = 404
 
@@ -112,7 +113,7 @@ class AdapterBackend:
         return self._served / version_name(version)
 
     def _write(self, folder: Path, tensors: Mapping[str, Tensor]) -> None:
-        save_file(dict(tensors), folder / "adapter_model.safetensors", metadata={"format": "pt"})
+        save_file(dict(tensors), folder / ADAPTER_FILE, metadata={"format": "pt"})
         config = json.dumps(self._adapter_config, indent=2, sort_keys=True)
         (folder / "adapter_config.json").write_text(config)
 

@@ -29,6 +29,7 @@ from transformers.core_model_loading import revert_weight_conversion
 from asyncgrpo.errors import SyncError
 
 ADAPTER = "default"  # the one adapter of a run
+ADAPTER_FILE = "adapter_model.safetensors"  # where peft looks for its tensors
 COMPILED = "_orig_mod."  # torch.compile puts it into names
 
 
@@ -75,16 +76,20 @@ def full_tensors(model: nn.Module, *, dtype: torch.dtype | None = None) -> dict[
 
 def adapter_tensors(model: PeftModel) -> dict[str, Tensor]:
     """The adapter's own tensors under peft's names; CPU copies on rank 0, {} on other ranks."""
-    # Selecting and renaming needs no values, so it is done on the shards.
-    state: dict[str, Tensor] = get_peft_model_state_dict(
-        model, state_dict=model.state_dict(), adapter_name=ADAPTER, save_embedding_layers=False
-    )
+    state = adapter_state(model)
     tensors: dict[str, Tensor] = {}
     for name in sorted(state):
         tensor = _gathered(state[name])
         if _is_rank_0():
             tensors[name.replace(COMPILED, "")] = _host_copy(tensor, None)
     return tensors
+
+
+def adapter_state(model: PeftModel) -> dict[str, Tensor]:
+    """The adapter's own tensors as they lie in the model, shards of sharded ones."""
+    return get_peft_model_state_dict(
+        model, state_dict=model.state_dict(), adapter_name=ADAPTER, save_embedding_layers=False
+    )
 
 
 def adapter_config(model: PeftModel) -> dict[str, Any]:

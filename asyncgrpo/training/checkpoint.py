@@ -13,6 +13,7 @@ number of ranks. Random draws follow from (seed, step, rank) and the learning ra
 so neither has state; an optimizer's hyperparameters are always those of the configuration.
 """
 
+import logging
 import os
 import re
 import shutil
@@ -31,8 +32,10 @@ from torch.optim import Optimizer
 
 from asyncgrpo.errors import CheckpointError, RunError
 from asyncgrpo.ledger.state_file import RolloutState, read_state, write_state
-from asyncgrpo.sync.tensors import adapter_config, adapter_tensors
+from asyncgrpo.sync.tensors import ADAPTER_FILE, adapter_config, adapter_tensors
 from asyncgrpo.training.model import Policy, Tokenizer
+
+logger = logging.getLogger(__name__)
 
 MARKER: Final = "complete.json"
 TRAINER_NAME: Final = "trainer.json"
@@ -95,6 +98,8 @@ def open_checkpoint(path: Path) -> Checkpoint:
         trainer = msgspec.json.decode((path / TRAINER_NAME).read_bytes(), type=TrainerState)
     except FileNotFoundError as error:
         raise _unusable(path, f"{Path(error.filename).name} is missing") from error
+    except OSError as error:
+        raise _unusable(path, f"it cannot be read ({error})") from error
     except msgspec.DecodeError as error:
         raise _unusable(path, f"{MARKER} or {TRAINER_NAME} is damaged ({error})") from error
     return Checkpoint(path, read_state(path), trainer)
@@ -106,30 +111,37 @@ def load_optimizer(checkpoint: Checkpoint, policy: Policy, optimizer: Optimizer,
     Another optimizer than the one saved (`name` is trainer.optim) starts from nothing.
     """
     if checkpoint.trainer.optimizer != name:
+        logger.warning(
+            "trainer.optim is %s and the checkpoint's was %s: the optimizer starts from nothing",
+            name,
+            checkpoint.trainer.optimizer,
+        )
         return
+    trained = {n: p for n, p in policy.scorer.named_parameters() if p.requires_grad}
+    on_device = {
+        id(p) for group in optimizer.param_groups for p in group["params"] if group.get("fused")
+    }
+    for parameter, entries in _saved_state(checkpoint).items():
+        target = trained.get(parameter)
+        if target is None:
+            raise _unusable(checkpoint.path, f"{OPTIMIZER_NAME} is of another model ({parameter})")
+        optimizer.state[target] = {
+            entry: _as_state_of(target, value, on_device=id(target) in on_device)
+            for entry, value in entries.items()
+        }
+
+
+def _saved_state(checkpoint: Checkpoint) -> dict[str, dict[str, Tensor | float]]:
+    """The optimizer's state by parameter; one without a gradient so far has none."""
     try:
         tensors: dict[str, Any] = load_file(checkpoint.path / OPTIMIZER_NAME)
     except (OSError, SafetensorError) as error:
         raise _unusable(checkpoint.path, f"{OPTIMIZER_NAME}: {error}") from error
-    saved: dict[str, Tensor | float] = tensors | checkpoint.trainer.scalars
     by_parameter: dict[str, dict[str, Tensor | float]] = {}
-    for key, value in saved.items():
+    for key, value in (tensors | checkpoint.trainer.scalars).items():
         parameter, entry = key.rsplit(SEPARATOR, 1)
         by_parameter.setdefault(parameter, {})[entry] = value
-    trained = {n: p for n, p in policy.scorer.named_parameters() if p.requires_grad}
-    if by_parameter.keys() != trained.keys():
-        odd = min(by_parameter.keys() ^ trained.keys())
-        raise _unusable(checkpoint.path, f"{OPTIMIZER_NAME} is of another model ({odd!r})")
-    steps_on_device = {
-        id(p) for group in optimizer.param_groups for p in group["params"] if group.get("fused")
-    }
-    for parameter, entries in by_parameter.items():
-        target = trained[parameter]
-        on_device = id(target) in steps_on_device
-        optimizer.state[target] = {
-            entry: _as_state_of(target, value, on_device=on_device)
-            for entry, value in entries.items()
-        }
+    return by_parameter
 
 
 def _as_state_of(parameter: nn.Parameter, value: Tensor | float, *, on_device: bool) -> Any:
@@ -254,7 +266,7 @@ def _is_first() -> bool:
 def _write_model(folder: Path, tensors: dict[str, Tensor], policy: Policy) -> None:
     model = policy.model
     if isinstance(model, PeftModel):
-        save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+        save_file(tensors, folder / ADAPTER_FILE, metadata={"format": "pt"})
         (folder / "adapter_config.json").write_bytes(
             msgspec.json.format(msgspec.json.encode(adapter_config(model)), indent=2)
         )

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import LoraConfig, PeftModel, get_peft_model, set_peft_model_state_dict
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers import PreTrainedTokenizerBase as Tokenizer
@@ -20,12 +22,13 @@ from transformers import PreTrainedTokenizerBase as Tokenizer
 from asyncgrpo.config import Config
 from asyncgrpo.config.model import ModelConfig, PeftConfig
 from asyncgrpo.errors import CheckpointError, ConfigError
+from asyncgrpo.sync.tensors import ADAPTER_FILE, adapter_state
 from asyncgrpo.training.architecture import inspect_model
 from asyncgrpo.training.forward import PolicyModel
 
 logger = logging.getLogger(__name__)
 
-HEAD_NAMES: Final = ("lm_head", "embed_out", "output")
+HEAD_NAMES: Final = ("lm_head", "embed_out")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,8 @@ def load_policy(config: Config, checkpoint: Path | None, device: torch.device) -
     _freeze_all_but_text(base)
     model: PreTrainedModel | PeftModel = base
     if peft is not None:
-        model = _with_adapter(base, peft, checkpoint)
+        merged = config.sync.backend != "adapter"
+        model = _with_adapter(base, peft, checkpoint, merged=merged)
     model.to(device)  # pyright: ignore[reportArgumentType]
     model.train()
     if config.model.gradient_checkpointing:
@@ -131,28 +135,62 @@ def _freeze_all_but_text(base: PreTrainedModel) -> None:
         logger.info("%d parameters outside the text model are frozen", len(frozen))
 
 
-def _with_adapter(base: PreTrainedModel, peft: PeftConfig, checkpoint: Path | None) -> PeftModel:
+def _with_adapter(
+    base: PreTrainedModel, peft: PeftConfig, checkpoint: Path | None, *, merged: bool
+) -> PeftModel:
     _refuse_head(peft)
+    _refuse_tied_copy(base, peft, merged=merged)
+    try:
+        model = get_peft_model(base, lora_config(peft))
+    except ValueError as error:
+        raise ConfigError(
+            f"model.peft.target_modules: {_first_line(error)}; expected names of modules of "
+            f"{type(base).__name__}, or `all-linear`"
+        ) from error
+    assert isinstance(model, PeftModel)
     if checkpoint is not None:
-        try:
-            model = PeftModel.from_pretrained(base, str(checkpoint), is_trainable=True)
-        except (OSError, ValueError, RuntimeError) as error:
-            raise CheckpointError(
-                f"{checkpoint}: its adapter cannot be loaded ({_first_line(error)}); resume from "
-                f"another checkpoint with --checkpoint STEP"
-            ) from error
-    else:
-        try:
-            model = get_peft_model(base, lora_config(peft))
-        except ValueError as error:
-            raise ConfigError(
-                f"model.peft.target_modules: {_first_line(error)}; expected names of modules of "
-                f"{type(base).__name__}, or `all-linear`"
-            ) from error
-    adapted = [n for n, _ in model.named_parameters() if ".lora_" in n or ".modules_to_save." in n]
-    if any(part in HEAD_NAMES for name in adapted for part in name.split(".")):
-        raise _head_refused("model.peft.target_modules")
+        _load_adapter(model, checkpoint)
     return model
+
+
+def _load_adapter(model: PeftModel, checkpoint: Path) -> None:
+    """Fill an adapter made from the configuration, whose settings therefore count on a resume."""
+    try:
+        saved = load_file(checkpoint / ADAPTER_FILE)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(
+            f"{checkpoint}: its adapter cannot be loaded ({_first_line(error)}); resume from "
+            f"another checkpoint with --checkpoint STEP"
+        ) from error
+    have = {name: tuple(tensor.shape) for name, tensor in saved.items()}
+    expected = {name: tuple(tensor.shape) for name, tensor in adapter_state(model).items()}
+    if have != expected:
+        odd = min(name for name in have | expected if have.get(name) != expected.get(name))
+        raise CheckpointError(
+            f"{checkpoint}: its adapter is not the one that model.peft describes: {odd} has shape "
+            f"{have.get(odd, 'none')}, expected {expected.get(odd, 'none')}; resume with the r, "
+            f"target_modules and modules_to_save that the run began with"
+        )
+    set_peft_model_state_dict(model, saved)
+
+
+def _refuse_tied_copy(base: PreTrainedModel, peft: PeftConfig, *, merged: bool) -> None:
+    """The head of a model with tied embeddings is the embedding: peft would train a copy of it."""
+    head, embedding = base.get_output_embeddings(), base.get_input_embeddings()
+    if head is None or head.weight is not embedding.weight:
+        return
+    name = next(name for name, module in base.named_modules() if module is embedding)
+    adapted = () if isinstance(peft.target_modules, str) else peft.target_modules
+    for key, modules in (
+        ("model.peft.modules_to_save", peft.modules_to_save),
+        ("model.peft.target_modules", adapted if merged else ()),
+    ):
+        if any(name == module or name.endswith(f".{module}") for module in modules):
+            raise ConfigError(
+                f"{key}: {name} is also the head of {type(base).__name__}, which ties the two, and "
+                f"the head keeps the old weight while the embedding trains; leave it out, or train "
+                f"the whole model with model.peft=null"
+            )
 
 
 def lora_config(peft: PeftConfig) -> LoraConfig:

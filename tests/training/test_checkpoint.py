@@ -69,7 +69,7 @@ def save(trainer: Trainer, directory: Path) -> Path:
 
 
 @pytest.mark.parametrize("peft", [None, LORA, LORA | {"modules_to_save": ("norm",)}])
-@pytest.mark.parametrize("optim", ["adamw_torch_fused", "adafactor"])
+@pytest.mark.parametrize("optim", ["adamw_torch_fused", "adafactor", "sgd"])
 def test_training_goes_on_as_if_nothing_had_happened(
     model: Path, tmp_path: Path, ranks: Ranks, peft, optim: str
 ):
@@ -101,6 +101,43 @@ def test_an_override_of_a_resumed_run_counts(model: Path, tmp_path: Path, ranks:
     take_step(resumed)
     assert {group["lr"] for group in resumed.optimizer.param_groups} == {0.5}
     assert {group["weight_decay"] for group in resumed.optimizer.param_groups} == {0.25, 0.0}
+
+
+def test_an_override_of_the_adapter_counts_or_is_refused(model: Path, tmp_path: Path, ranks: Ranks):
+    first = Trainer(resolved(model, tmp_path, model={"peft": LORA}), ranks, None)
+    take_step(first)
+    checkpoint = open_checkpoint(save(first, tmp_path / "checkpoints"))
+    for override in ({"r": 8}, {"target_modules": ("q_proj",)}, {"modules_to_save": ("norm",)}):
+        config = resolved(model, tmp_path, model={"peft": LORA | override})
+        with pytest.raises(CheckpointError, match=r"not the one that model\.peft describes"):
+            Trainer(config, ranks, checkpoint)
+    config = resolved(model, tmp_path, model={"peft": LORA | {"lora_dropout": 0.0}})
+    dropouts = {
+        module.p
+        for name, module in Trainer(config, ranks, checkpoint).policy.model.named_modules()
+        if "lora_dropout.default" in name and isinstance(module, torch.nn.Dropout)
+    }
+    assert dropouts <= {0.0}
+
+
+def test_a_checkpoint_before_the_first_sound_step_resumes(
+    model: Path, tmp_path: Path, ranks: Ranks
+):
+    first = Trainer(resolved(model, tmp_path), ranks, None)
+    path = save(first, tmp_path / "checkpoints")
+    resumed = Trainer(resolved(model, tmp_path), ranks, open_checkpoint(path))
+    assert take_step(resumed) == take_step(first)
+
+
+def test_another_optimizer_starts_from_nothing_and_says_so(
+    model: Path, tmp_path: Path, ranks: Ranks, caplog: pytest.LogCaptureFixture
+):
+    first = Trainer(resolved(model, tmp_path), ranks, None)
+    take_step(first)
+    checkpoint = open_checkpoint(save(first, tmp_path / "checkpoints"))
+    config = resolved(model, tmp_path, trainer={"optim": "sgd"})
+    assert not Trainer(config, ranks, checkpoint).optimizer.state
+    assert "trainer.optim is sgd" in caplog.text
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -220,6 +257,8 @@ def test_a_run_at_its_end_is_recognised(saved: Path, model: Path):
         ({"peft": {"target_modules": ("lm_head",)}}, "language-model head"),
         ({"peft": {"modules_to_save": ("lm_head",)}}, "language-model head"),
         ({"peft": {"target_modules": ("no_such_module",)}}, "target_modules"),
+        ({"peft": {"modules_to_save": ("embed_tokens",)}}, "ties the two"),
+        ({"peft": {"target_modules": ("embed_tokens", "q_proj")}}, "ties the two"),
     ],
 )
 def test_a_model_that_cannot_be_trained_is_refused_by_key(model: Path, tmp_path, leaves, message):
