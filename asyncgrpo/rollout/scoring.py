@@ -4,7 +4,8 @@
            --None = NaN, times weight-->  rewards_FG  (the last source is Rollout.reward)
 
 A source that raises, hangs or breaks the contract costs the group, and is named. Synchronous
-functions run in threads; asynchronous ones on the event loop, which they must not block.
+functions run in threads, asynchronous ones on an event loop of their own: neither can hold up
+generation, nor hide from its timeout.
 
 Shape suffixes: F = reward sources, G = the rollouts of one group.
 """
@@ -24,7 +25,7 @@ from asyncgrpo.config import RewardSource
 from asyncgrpo.errors import ConfigError, HookError
 from asyncgrpo.rollout.group import RolloutGroup
 from asyncgrpo.rollout.imports import load_object
-from asyncgrpo.rollout.threads import in_daemon_thread
+from asyncgrpo.rollout.threads import in_daemon_thread, on_hook_loop
 
 NAN = float("nan")
 STANDARD_KEYWORDS = frozenset({"prompts", "completions", "completion_ids"})
@@ -77,7 +78,7 @@ class RewardFunction:
         try:
             async with timeout:
                 if self._is_async:
-                    answer = await self._function(**keywords)
+                    answer = await on_hook_loop(self._function(**keywords))
                 else:
                     answer = await in_daemon_thread(self._function, **keywords)
         except HookError:
@@ -113,12 +114,9 @@ class RewardFunction:
         return np.array([self._number(entry, expected) for entry in entries], np.float64)
 
     def _number(self, entry: object, expected: str) -> float:
-        if entry is None:
-            return NAN
-        if isinstance(entry, (numbers.Real, np.bool_)):
-            reward = float(entry)
-            if not math.isinf(reward):
-                return reward
+        reward = _as_number(entry)
+        if reward is not None:
+            return reward
         raise HookError(f"reward `{self.name}` returned {entry!r:.80} as a reward; {expected}")
 
 
@@ -162,12 +160,28 @@ async def score_group(functions: Sequence[RewardFunction], group: RolloutGroup) 
     finally:
         for task in tasks:
             task.cancel()
-    own = np.array([NAN if r is None else float(r) for r in group.rollout_rewards], np.float64)
+    own = np.array([_own_reward(reward) for reward in group.rollout_rewards], np.float64)
     weighted = [f.weight * rewards_G for f, rewards_G in zip(functions, scored, strict=True)]
     return GroupRewards(
         by_name={f.name: rewards_G for f, rewards_G in zip(functions, scored, strict=True)},
         weighted=np.stack([*weighted, own]),
     )
+
+
+def _own_reward(entry: object) -> float:
+    reward = _as_number(entry)
+    if reward is None:
+        raise HookError(f"Rollout.reward is {entry!r:.80}; expected a number or None")
+    return reward
+
+
+def _as_number(entry: object) -> float | None:
+    """A reward as a number, NaN where it is None; None for what is no reward."""
+    if entry is None:
+        return NAN
+    if not isinstance(entry, (numbers.Real, np.bool_)) or math.isinf(entry):
+        return None
+    return float(entry)
 
 
 def _is_async(function: Callable[..., Any]) -> bool:

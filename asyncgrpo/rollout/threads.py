@@ -1,15 +1,20 @@
-"""Blocking calls of the user's, off the event loop and without power over the process's end.
+"""Calls of the user's, off the worker's event loop and without power over the process's end.
+
+    a function     in_daemon_thread     a thread of its own
+    a coroutine    on_hook_loop         one event loop in one thread, shared by all of them
 
 A pool's threads are joined when the interpreter exits, so one hung reward would keep a finished
-worker alive. A daemon thread is not: whoever stops waiting for it leaves it behind.
+worker alive. A daemon thread is not: whoever stops waiting for it leaves it behind. Coroutines share
+a loop so that they can share clients; one that blocks it delays the others and nothing else.
 """
 
 import asyncio
 import contextlib
 import contextvars
 import threading
-from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from collections.abc import Callable, Coroutine
+from functools import cache
+from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -42,3 +47,15 @@ async def in_daemon_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwar
 
     threading.Thread(target=run, daemon=True, name=f"call-{call!r:.40}").start()
     return await future
+
+
+async def on_hook_loop(work: Coroutine[Any, Any, T]) -> T:
+    """Run `work` on the hooks' own event loop and await its result or exception."""
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, _hook_loop()))
+
+
+@cache
+def _hook_loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, daemon=True, name="hook-loop").start()
+    return loop

@@ -104,6 +104,47 @@ async def test_a_synchronous_function_does_not_hold_the_loop():
     assert ticks > 5
 
 
+async def test_an_asynchronous_function_that_blocks_holds_up_nothing_and_times_out():
+    release = threading.Event()
+    ticks = 0
+
+    async def blocks(completions, **kwargs):
+        release.wait(20)
+        return [0.0]
+
+    async def tick():
+        nonlocal ticks
+        while True:
+            await asyncio.sleep(0.01)
+            ticks += 1
+
+    ticking = asyncio.ensure_future(tick())
+    with pytest.raises(HookError, match=r"`blocks` took longer than its timeout_s of 0\.3"):
+        await reward(blocks, timeout_s=0.3).score(group("a"))
+    release.set()
+    ticking.cancel()
+    assert ticks > 5
+
+
+async def test_asynchronous_functions_share_a_loop_for_their_clients():
+    loops = set()
+
+    async def judge(completions, **kwargs):
+        loops.add(asyncio.get_running_loop())
+        return [0.0]
+
+    for _ in range(3):
+        await reward(judge).score(group("a"))
+    assert len(loops) == 1
+    assert asyncio.get_running_loop() not in loops
+
+
+@pytest.mark.parametrize("own", ["good", float("inf"), [1.0]])
+async def test_a_rollouts_own_reward_must_be_a_number(own):
+    with pytest.raises(HookError, match=r"Rollout\.reward is .*; expected a number or None"):
+        await score_group([], group("a", "b", rewards=[own, 1.0]))
+
+
 async def test_an_object_with_an_asynchronous_call_is_awaited():
     class Judge:
         async def __call__(self, completions, **kwargs):
@@ -146,7 +187,7 @@ async def test_exceptions_are_named_also_timeouts_of_the_functions_own():
 
 
 async def test_one_failure_ends_the_other_functions():
-    ended = asyncio.Event()
+    ended = threading.Event()
 
     async def slow(completions, **kwargs):
         try:
@@ -160,7 +201,7 @@ async def test_one_failure_ends_the_other_functions():
 
     with pytest.raises(HookError, match="`raises`"):
         await score_group([reward(slow), reward(raises)], group("a"))
-    await asyncio.wait_for(ended.wait(), 5)
+    assert await asyncio.to_thread(ended.wait, 5)
 
 
 def test_two_rewards_of_one_name_are_refused():
