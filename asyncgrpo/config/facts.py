@@ -8,6 +8,8 @@ from asyncgrpo.config.derive import Facts
 from asyncgrpo.config.tree import Config
 from asyncgrpo.errors import ConfigError
 
+FLOAT32_BYTES, HALF_BYTES = 4, 2
+
 
 def local_facts(config: Config, *, cuda_count: int, recipe_name: str) -> Facts:
     """The facts that are known before any process starts.
@@ -27,6 +29,21 @@ def local_facts(config: Config, *, cuda_count: int, recipe_name: str) -> Facts:
         model_max_positions=positions if isinstance(positions, int) else None,
         model_dtype=dtype if isinstance(dtype, str) else None,
     )
+
+
+def kv_bytes_per_token(config: Config) -> int | None:
+    """Bytes of KV cache that one token takes on a server; None where the model does not say."""
+    model = _model_config(config)
+    heads = model.get("num_attention_heads")
+    kv_heads, layers = model.get("num_key_value_heads", heads), model.get("num_hidden_layers")
+    width = model.get("head_dim")
+    if width is None and isinstance(heads, int) and isinstance(model.get("hidden_size"), int):
+        width = model["hidden_size"] // heads
+    if not all(isinstance(each, int) for each in (kv_heads, layers, width)):
+        return None
+    keys_and_values = 2
+    size = FLOAT32_BYTES if config.server.dtype in ("float32", None) else HALF_BYTES
+    return keys_and_values * int(layers or 0) * int(kv_heads or 0) * int(width or 0) * size
 
 
 def _model_config(config: Config) -> dict[str, Any]:

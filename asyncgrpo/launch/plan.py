@@ -7,13 +7,14 @@ Pure: nothing is looked up here. Secrets never appear in a spec: a process finds
 the environment it inherits from the launcher, under the name that the configuration gives.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from asyncgrpo.config import Config
 from asyncgrpo.config.base import known
 from asyncgrpo.launch.spec import ProcessSpec, Ready
-from asyncgrpo.server.command import server_command
+from asyncgrpo.server.command import cuda_visible_devices, server_command
 
 LOOPBACK = "127.0.0.1"
 ANY_ADDRESS = frozenset({"0.0.0.0", "::", ""})  # noqa: S104  # recognised, not bound
@@ -27,6 +28,8 @@ class Machine:
     python: str  # the interpreter of worker and trainer
     cores: int
     ports: tuple[int, ...]  # free ones, one per server to launch; none with running servers
+    environ: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)  # inherited
+    kv_bytes_per_token: int | None = None  # of the model; None = not known
 
 
 def plan_servers(config: Config, machine: Machine) -> tuple[ProcessSpec, ...]:
@@ -57,7 +60,13 @@ def server_urls(host: str, ports: tuple[int, ...]) -> tuple[str, ...]:
 
 def _server(config: Config, machine: Machine, index: int, port: int) -> ProcessSpec:
     name = _server_name(index)
-    command = server_command(config, port, device_kind(config))
+    command = server_command(
+        config,
+        port,
+        device_kind(config),
+        machine.environ,
+        kv_bytes_per_token=machine.kv_bytes_per_token,
+    )
     return ProcessSpec(
         name,
         _title(config, name),
@@ -102,7 +111,7 @@ def _trainer(
     )
     env = {TITLE_VARIABLE: title, "PYTHONUNBUFFERED": "1", **_threads(config, machine)}
     if devices is not None:
-        env["CUDA_VISIBLE_DEVICES"] = ",".join(str(device) for device in devices)
+        env["CUDA_VISIBLE_DEVICES"] = cuda_visible_devices(devices, machine.environ)
     return ProcessSpec("trainer", title, argv, env, needs=needs)
 
 

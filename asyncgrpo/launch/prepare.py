@@ -3,10 +3,12 @@
 LoadedRecipe --machine, derive, preflight--> Prepared --served facts--> final configuration
 """
 
+import os
 import sys
 from dataclasses import dataclass, replace
 
 from asyncgrpo.config import Config, Derivation, Facts, LoadedRecipe, local_facts, resolve
+from asyncgrpo.config.facts import kv_bytes_per_token
 from asyncgrpo.launch import machine, preflight
 from asyncgrpo.launch.plan import Machine, server_urls
 
@@ -49,7 +51,13 @@ def prepare(recipe: LoadedRecipe) -> Prepared:
         recipe,
         facts,
         resolve(recipe, facts),
-        Machine(sys.executable, machine.cpu_cores(), ports),
+        Machine(
+            sys.executable,
+            machine.cpu_cores(),
+            ports,
+            environ=dict(os.environ),
+            kv_bytes_per_token=kv_bytes_per_token(config),
+        ),
     )
     preflight.check(prepared.config, launch_server=prepared.launches_servers)
     return prepared

@@ -4,8 +4,8 @@
     a coroutine    on_hook_loop         one event loop in one thread, shared by all of them
 
 A pool's threads are joined when the interpreter exits, so one hung reward would keep a finished
-worker alive. A daemon thread is not: whoever stops waiting for it leaves it behind. Coroutines share
-a loop so that they can share clients; one that blocks it delays the others and nothing else.
+worker alive. A daemon thread is not: whoever stops waiting for it leaves it behind. Coroutines
+share a loop so that they can share clients; one that blocks it delays only the others.
 """
 
 import asyncio

@@ -7,13 +7,15 @@ bare flag, false is `--no-...`, null drops one of ours, a mapping or list is JSO
 """
 
 import json
+import math
 import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from asyncgrpo.config import Config, known
+from asyncgrpo.config.base import Devices
 from asyncgrpo.config.model import LORA_RANK_LIMITS
 from asyncgrpo.errors import ConfigError
 from asyncgrpo.server.vllm_plugin import BACKEND as FOLDER_BACKEND
@@ -28,7 +30,7 @@ SPARE_LOGPROBS = 1
 # What peft's "all-linear" means in the models that vLLM serves on CPU.
 ALL_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 CPU_BATCHED_TOKENS = 4096
-CPU_KV_CACHE_GIB = 2
+CPU_LEAST_KV_GIB, CPU_MOST_KV_GIB = 1, 2  # vLLM allocates all of it, a second per GiB
 CPU_MOST_SEQUENCES = 256
 
 
@@ -57,10 +59,13 @@ def server_command(
     port: int,
     device_kind: str,
     environ: Mapping[str, str] = os.environ,
+    *,
+    kv_bytes_per_token: int | None = None,
 ) -> ProcessCommand:
     """The command that starts vLLM for `config` on `port`; `device_kind` is cpu or cuda.
 
     The API key is looked up in `environ` and handed on as a variable: argv is for all to see.
+    `kv_bytes_per_token` is the model's, where it is known: it sizes the KV cache on CPU.
 
     Raises:
         ConfigError: the variable that `server.api_key_env` names is not set.
@@ -73,7 +78,12 @@ def server_command(
     argv = [config.server.python or sys.executable, "-m", MODULE]
     for name, value in flags.items():
         argv += _spell(name, value)
-    env = _env(config, device_kind) | _key_env(config, environ) | dict(config.server.env)
+    env = _env(config) | _key_env(config, environ)
+    if device_kind == "cpu":
+        env |= _cpu_env(config, kv_bytes_per_token)
+    else:
+        env["CUDA_VISIBLE_DEVICES"] = cuda_visible_devices(config.server.devices, environ)
+    env |= dict(config.server.env)
     return ProcessCommand(tuple(argv), env)
 
 
@@ -145,8 +155,23 @@ def _cpu_flags(config: Config) -> dict[str, Any]:
         # vLLM's CPU engine dies of a seeded request whose prefill was chunked.
         "enable-chunked-prefill": False,
         "max-num-batched-tokens": max(CPU_BATCHED_TOKENS, known(config.server.max_model_len)),
-        "max-num-seqs": min(CPU_MOST_SEQUENCES, config.rollout.max_concurrent_rollouts),
+        "max-num-seqs": _cpu_sequences(config),
+        "distributed-executor-backend": "uni" if _in_one_process(config) else None,
     } | _cpu_lora_flags(config)
+
+
+def _cpu_sequences(config: Config) -> int:
+    return min(CPU_MOST_SEQUENCES, config.rollout.max_concurrent_rollouts)
+
+
+def _in_one_process(config: Config) -> bool:
+    """Whether the engine computes in its own process.
+
+    A worker process beside it waits for work by spinning: measured on two cores, that takes three
+    times the CPU per token, from the same cores that train.
+    """
+    server = config.server
+    return server.tensor_parallel_size == 1 and server.data_parallel_size == 1
 
 
 def _cpu_lora_flags(config: Config) -> dict[str, Any]:
@@ -159,12 +184,12 @@ def _cpu_lora_flags(config: Config) -> dict[str, Any]:
     if peft is None or known(config.sync.backend) != "adapter":
         return {}
     targets = peft.target_modules
-    if targets == "all-linear":
-        return {"lora-target-modules": _Listed(ALL_LINEAR)}
-    return {} if isinstance(targets, str) else {"lora-target-modules": _Listed(targets)}
+    # A pattern: whatever it picks is among these, or the first adapter is refused by name.
+    modules = ALL_LINEAR if isinstance(targets, str) else targets
+    return {"lora-target-modules": _Listed(modules)}
 
 
-def _env(config: Config, device_kind: str) -> dict[str, str]:
+def _env(config: Config) -> dict[str, str]:
     env = {
         "VLLM_SERVER_DEV_MODE": "1",  # pause, resume, weight transfer, /server_info
         "VLLM_NO_USAGE_STATS": "1",
@@ -172,15 +197,54 @@ def _env(config: Config, device_kind: str) -> dict[str, str]:
     }
     if known(config.sync.backend) == "adapter":
         env["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
-    if device_kind == "cpu":
-        env["CUDA_VISIBLE_DEVICES"] = ""
-        env["VLLM_CPU_KVCACHE_SPACE"] = str(CPU_KV_CACHE_GIB)
-        # vLLM would pin its threads to cores, where the trainer's wait for the same ones.
-        env["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
-    else:
-        devices = known(config.server.devices)
-        env["CUDA_VISIBLE_DEVICES"] = ",".join(str(device) for device in devices)
     return env
+
+
+def _cpu_env(config: Config, kv_bytes_per_token: int | None) -> dict[str, str]:
+    env = {
+        "CUDA_VISIBLE_DEVICES": "",
+        "VLLM_CPU_KVCACHE_SPACE": str(cpu_kv_cache_gib(config, kv_bytes_per_token)),
+        # vLLM would pin its threads to cores, where the trainer's wait for the same ones.
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    }
+    if _in_one_process(config):
+        env["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # else vLLM on CPU refuses the executor
+    return env
+
+
+def cpu_kv_cache_gib(config: Config, kv_bytes_per_token: int | None) -> int:
+    """KV cache in whole GiB: all sequences at full length where that is little, one at least."""
+    if kv_bytes_per_token is None:
+        return CPU_MOST_KV_GIB
+    one = known(config.server.max_model_len) * kv_bytes_per_token
+    wanted = min(_gib(one * _cpu_sequences(config)), CPU_MOST_KV_GIB)
+    return max(wanted, _gib(one), CPU_LEAST_KV_GIB)
+
+
+def _gib(size: int) -> int:
+    return math.ceil(size / 2**30)
+
+
+def cuda_visible_devices(devices: Devices | Literal["auto"], environ: Mapping[str, str]) -> str:
+    """CUDA_VISIBLE_DEVICES for a process that gets `devices`.
+
+    Where the launcher itself sees a choice of GPUs only, their numbers count within that choice.
+
+    Raises:
+        ConfigError: a number beyond the choice.
+    """
+    given = environ.get("CUDA_VISIBLE_DEVICES")
+    indices = known(devices)
+    if given is None:
+        return ",".join(map(str, indices))
+    choice = [name.strip() for name in given.split(",") if name.strip()]
+    beyond = next((index for index in indices if index >= len(choice)), None)
+    if beyond is not None:
+        raise ConfigError(
+            f"GPU {beyond} of server.devices or trainer.devices is not there: "
+            f"CUDA_VISIBLE_DEVICES={given} leaves {len(choice)}, numbered from 0"
+        )
+    return ",".join(choice[index] for index in indices)
 
 
 def _key_env(config: Config, environ: Mapping[str, str]) -> dict[str, str]:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from asyncgrpo.config import Config, Facts, derive, local_facts, resolve
 from asyncgrpo.config.derive import keys_derived
+from asyncgrpo.config.facts import kv_bytes_per_token
 from asyncgrpo.errors import ConfigError
 from tests.config.recipe_files import VALID, load, write
 
@@ -240,3 +241,29 @@ def test_a_server_is_not_launched_without_a_known_context(tmp_path: Path):
     with pytest.raises(ConfigError, match=r"server.max_model_len: cannot be derived"):
         resolve(load(tmp_path), Facts(server_urls=("http://127.0.0.1:1",)))
     resolve(load(tmp_path), Facts())
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        # 2 (keys and values) x layers x heads x width x 4 bytes
+        ({"num_hidden_layers": 3, "num_attention_heads": 4, "hidden_size": 64}, 2 * 3 * 4 * 16 * 4),
+        (
+            {
+                "num_hidden_layers": 3,
+                "num_attention_heads": 4,
+                "num_key_value_heads": 2,
+                "head_dim": 32,
+                "hidden_size": 64,
+            },
+            2 * 3 * 2 * 32 * 4,
+        ),
+        ({"hidden_size": 64}, None),
+    ],
+)
+def test_the_kv_cache_of_a_token_follows_from_the_model(tmp_path: Path, model, expected):
+    (tmp_path / "config.json").write_text(json.dumps(model))
+    config = config_of(model={"name_or_path": str(tmp_path)})
+    assert kv_bytes_per_token(config) == expected
+    half = config_of(model={"name_or_path": str(tmp_path)}, server={"dtype": "bfloat16"})
+    assert kv_bytes_per_token(half) == (expected and expected // 2)

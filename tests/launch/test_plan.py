@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from asyncgrpo.config import Config, Facts, derive
+from asyncgrpo.errors import ConfigError
 from asyncgrpo.launch.plan import Machine, plan_servers, plan_training, server_urls
 from asyncgrpo.launch.spec import MASK, ProcessSpec, Ready, describe, masked
 
@@ -63,6 +64,23 @@ def test_devices_are_shared_out_and_the_worker_sees_none():
     assert trainer.env["CUDA_VISIBLE_DEVICES"] == "1,2,3"
     assert "OMP_NUM_THREADS" not in trainer.env
     assert plan_servers(config, TWO_CORES)[0].env["CUDA_VISIBLE_DEVICES"] == "0"
+
+
+def test_gpus_are_counted_within_those_that_the_launcher_sees():
+    config = configuration(cuda_count=3, trainer={"nproc_per_node": 1})
+    machine = Machine("python", 2, (8000,), environ={"CUDA_VISIBLE_DEVICES": "4, GPU-b,6"})
+    (server,) = plan_servers(config, machine)
+    worker, trainer = plan_training(config, machine, RUN)
+    assert server.env["CUDA_VISIBLE_DEVICES"] == "4"
+    assert trainer.env["CUDA_VISIBLE_DEVICES"] == "GPU-b"
+    assert worker.env["CUDA_VISIBLE_DEVICES"] == ""
+
+
+def test_a_gpu_that_the_launcher_does_not_see_is_named():
+    config = configuration(trainer={"devices": (2,)})
+    machine = Machine("python", 2, (8000,), environ={"CUDA_VISIBLE_DEVICES": "4,5"})
+    with pytest.raises(ConfigError, match=r"GPU 2 .*CUDA_VISIBLE_DEVICES=4,5 leaves 2"):
+        plan_training(config, machine, RUN)
 
 
 def test_running_servers_are_not_launched():

@@ -24,7 +24,7 @@ def flags(argv: tuple[str, ...]) -> dict[str, str | None]:
 
 
 def test_folder_sync_on_a_cpu_by_hand(make_config):
-    command = server_command(make_config("rollout.seed=7"), 8123, "cpu")
+    command = server_command(make_config("rollout.seed=7"), 8123, "cpu", {})
     assert command.argv[1:3] == ("-m", "vllm.entrypoints.openai.api_server")
     given = flags(command.argv)
     expected = {
@@ -41,6 +41,7 @@ def test_folder_sync_on_a_cpu_by_hand(make_config):
         "--middleware": "asyncgrpo.server.packed.PackedEndpoint",
         "--enforce-eager": None,
         "--no-enable-chunked-prefill": None,
+        "--distributed-executor-backend": "uni",
     }
     assert expected.items() <= given.items()
     assert json.loads(given["--weight-transfer-config"] or "") == {"backend": "folder"}
@@ -80,12 +81,36 @@ def test_a_prefill_is_never_chunked_on_a_cpu(make_config, length):
 
 def test_a_gpu_server_keeps_vllms_own_batching_and_sees_its_devices(make_config):
     config = make_config("server.devices=[2, 3]", "server.tensor_parallel_size=2")
-    command = server_command(config, 1, "cuda")
+    command = server_command(config, 1, "cuda", {})
     given = flags(command.argv)
     assert given["--tensor-parallel-size"] == "2"
     assert not {"--enforce-eager", "--no-enable-chunked-prefill"} & given.keys()
     assert command.env["CUDA_VISIBLE_DEVICES"] == "2,3"
     assert "VLLM_CPU_KVCACHE_SPACE" not in command.env
+    assert "--distributed-executor-backend" not in given
+
+
+def test_several_processes_of_one_engine_keep_vllms_own_executor(make_config):
+    command = server_command(make_config("server.tensor_parallel_size=2"), 1, "cpu")
+    assert "--distributed-executor-backend" not in flags(command.argv)
+    assert "VLLM_ENABLE_V1_MULTIPROCESSING" not in command.env
+
+
+@pytest.mark.parametrize(
+    ("bytes_per_token", "length", "gib"),
+    [
+        (512, 128, 1),  # the demo: 512 B x 128 x 256 sequences are 16 MB
+        (46_080, 512, 2),  # 6 GB would hold them all: as many as fit
+        (229_376, 16_384, 4),  # one sequence of full length must fit
+        (None, 128, 2),
+    ],
+)
+def test_the_kv_cache_on_a_cpu_is_no_larger_than_the_run_can_use(
+    make_config, bytes_per_token, length, gib
+):
+    config = make_config(f"server.max_model_len={length}")
+    command = server_command(config, 1, "cpu", {}, kv_bytes_per_token=bytes_per_token)
+    assert command.env["VLLM_CPU_KVCACHE_SPACE"] == str(gib)
 
 
 def test_more_logprobs_than_vllms_default_raise_its_limit(make_config):
@@ -135,6 +160,7 @@ def test_an_api_key_that_is_not_set_is_named(make_config):
     [
         ("[q_proj, v_proj]", "q_proj v_proj"),
         ("all-linear", "q_proj k_proj v_proj o_proj gate_proj up_proj down_proj"),
+        (r"'.*\.[qv]_proj'", "q_proj k_proj v_proj o_proj gate_proj up_proj down_proj"),
     ],
 )
 def test_on_a_cpu_the_lm_head_gets_no_lora_kernel(make_config, targets, given):

@@ -46,11 +46,13 @@ def running_vllm(model: Path, log: Path, *flags: str) -> Iterator[str]:
         # A seeded request whose prefill is chunked kills the CPU engine.
         *("--no-enable-chunked-prefill", "--max-num-batched-tokens", "2048"),
         *("--generation-config", "vllm", "--logprobs-mode", "processed_logprobs"),
+        *("--distributed-executor-backend", "uni"),  # as server/command.py starts it
         "--enable-scale-out",
         *flags,
     ]
     environment = os.environ | {
         "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_SERVER_DEV_MODE": "1",
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
         "OMP_NUM_THREADS": "1",
