@@ -3,6 +3,7 @@
     import paths   found by file, without running anything
     vLLM           importable by the server's interpreter
     port, disk     free
+    devices        there; no more processes than they can run
 
 Paths of models, data and `./file.py:name` were checked when the recipe was read.
 """
@@ -16,19 +17,24 @@ from pathlib import Path
 
 from asyncgrpo.config import Config, known
 from asyncgrpo.errors import ConfigError
-from asyncgrpo.launch.machine import is_free
+from asyncgrpo.launch.machine import cpu_cores, cuda_count, is_free
 
 WEIGHT_FILES = ("*.safetensors", "*.bin", "*.gguf")
 SMALLEST_SPACE = 256 * 2**20  # bytes: logs, metrics, adapters
 OPTIMIZER_COPIES = 3  # a checkpoint: the weights, and two moments beside them
 PROBE_S = 60.0
+PROCESSES_ANYWHERE = 8  # trainer processes that even one core runs, if slowly
 
 
 def check(config: Config, *, launch_server: bool) -> None:
     """Raise ConfigError with a line for each thing that is wrong."""
-    problems = [*_import_problems(config), *_disk_problems(config)]
+    problems = [*_import_problems(config), *_disk_problems(config), *_trainer_problems(config)]
     if launch_server:
-        problems += [*_vllm_problems(config), *_port_problems(config)]
+        problems += [
+            *_vllm_problems(config),
+            *_port_problems(config),
+            *_device_problems("server.devices", known(config.server.devices)),
+        ]
     if problems:
         raise ConfigError("\n".join(problems))
 
@@ -96,6 +102,28 @@ def _port_problems(config: Config) -> Iterator[str]:
             f"server.port: {host}:{port} is in use; leave it at auto, choose another, or use the "
             f"server that is there with server.urls=[http://{host}:{port}]"
         )
+
+
+def _trainer_problems(config: Config) -> Iterator[str]:
+    devices = config.trainer.devices or ()
+    yield from _device_problems("trainer.devices", devices)
+    processes, most = (
+        int(known(config.trainer.nproc_per_node)),
+        max(cpu_cores(), PROCESSES_ANYWHERE),
+    )
+    if not devices and processes > most:
+        yield (
+            f"trainer.nproc_per_node: got {processes}, expected at most {most}: "
+            f"this machine has {cpu_cores()} CPU cores for them and no GPU"
+        )
+
+
+def _device_problems(key: str, devices: tuple[int, ...]) -> Iterator[str]:
+    count = cuda_count() if devices else 0
+    missing = [gpu for gpu in devices if gpu >= count]
+    if missing:
+        have = f"GPUs 0 to {count - 1}" if count else "no GPU"
+        yield f"{key}: got {list(devices)}, and this machine has {have}; [] computes on the CPU"
 
 
 def _disk_problems(config: Config) -> Iterator[str]:

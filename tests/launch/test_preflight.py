@@ -69,6 +69,30 @@ def test_a_run_with_servers_elsewhere_needs_neither_vllm_nor_a_port(tmp_path: Pa
     preflight.check(config, launch_server=False)
 
 
+def test_devices_that_are_not_there_are_told(tmp_path: Path, monkeypatch):
+    config = configuration(tmp_path, server={"devices": [0]}, trainer={"devices": [1, 7]})
+    monkeypatch.setattr(preflight, "cuda_count", lambda: 2)
+    with pytest.raises(ConfigError, match=r"trainer\.devices: got \[1, 7\], .* GPUs 0 to 1"):
+        preflight.check(config, launch_server=False)
+    monkeypatch.setattr(preflight, "cuda_count", lambda: 0)
+    with pytest.raises(ConfigError, match=r"server\.devices: got \[0\], .* has no GPU"):
+        preflight.check(config, launch_server=True)
+
+
+def test_devices_that_are_there_are_fine(tmp_path: Path, monkeypatch):
+    config = configuration(tmp_path, server={"devices": [0]}, trainer={"devices": [1]})
+    monkeypatch.setattr(preflight, "cuda_count", lambda: 2)
+    preflight.check(config, launch_server=False)
+
+
+def test_more_trainer_processes_than_a_machine_runs_are_refused(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(preflight, "cpu_cores", lambda: 2)
+    preflight.check(configuration(tmp_path, trainer={"nproc_per_node": 8}), launch_server=False)
+    config = configuration(tmp_path, trainer={"nproc_per_node": 9})
+    with pytest.raises(ConfigError, match=r"trainer\.nproc_per_node: got 9, expected at most 8"):
+        preflight.check(config, launch_server=False)
+
+
 def test_a_full_disk_is_told_before_the_start(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(preflight, "SMALLEST_SPACE", 2**62)
     with pytest.raises(ConfigError, match=r"run\.dir: .* free, and the run needs about"):
