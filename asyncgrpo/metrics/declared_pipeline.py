@@ -105,6 +105,12 @@ SAMPLES = (
         "Above 0: what was generated for them is wasted.",
         "samples",
     ),
+    Metric(
+        "sample/dropped_error_count",
+        "How many samples had logprobs, lengths or tokens that cannot be trained?",
+        "Above 0: the server or the loop answers wrongly; the trainer's log says what.",
+        "samples",
+    ),
 )
 
 BATCH = (

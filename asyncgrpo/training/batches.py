@@ -10,6 +10,7 @@ in a Batch, or dropped with its reason. The tokens that left are what the worker
 No threads, no sockets, no clock but the one passed in: `inbox.py` drives this.
 """
 
+import logging
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -21,6 +22,9 @@ from asyncgrpo.packing.cost import path_cost
 from asyncgrpo.packing.planner import PlannedRow, Planner
 from asyncgrpo.packing.row import build_row
 from asyncgrpo.records import Row, Sample, SampleKey
+from asyncgrpo.training.soundness import Inspector, SampleRules
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,7 @@ class BatchSettings:
     num_ranks: int
     token_budget: int
     max_staleness: int
+    rules: SampleRules
 
 
 class Batches:
@@ -59,6 +64,7 @@ class Batches:
         self.consumed_tokens = 0  # raw tokens of this session that were taken or dropped
         self._settings = settings
         self._version = version
+        self._inspector = Inspector(settings.rules)
         self._session = 0
         self._sessions: dict[SampleKey, int] = {}  # of every sample held, when it was offered
         self._queue: deque[Sample] = deque()
@@ -90,14 +96,22 @@ class Batches:
         self.consumed_tokens = 0
 
     def offer(self, group: GroupReady) -> None:
-        """Queue the samples of a scored group; those trained or queued before are refused."""
+        """Queue the samples of a scored group; those trained or queued before are refused.
+
+        Raises RunError where too many samples cannot be trained.
+        """
         accepted = self.ledger.offer(sample.key for sample in group.samples)
         for sample in group.samples:
-            if sample.key in accepted:
-                self._sessions[sample.key] = self._session
+            if sample.key not in accepted:
+                self.consumed_tokens += sample.num_tokens
+                continue
+            self._sessions[sample.key] = self._session
+            fault = self._inspector.inspect(sample, self._version)
+            if fault is None:
                 self._queue.append(sample)
             else:
-                self.consumed_tokens += sample.num_tokens
+                logger.warning("%s of dataset row %d: %s", sample.key, group.row_index, fault)
+                self._drop(sample, DropReason.ERROR, "sample/dropped_error_count")
 
     def set_version(self, version: int) -> None:
         """The policy is `version` now: drop every held sample that became too stale."""

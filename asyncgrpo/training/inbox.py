@@ -145,15 +145,20 @@ class Inbox:
     def set_version(self, version: int) -> None:
         """The weights are `version` now, whether served yet or not."""
         with self._changed:
-            self._version = version
-            if self._batches is not None:
-                self._batches.set_version(version)
+            self._set_version(version)
 
     def announce(self, policy: Published) -> None:
         """Tell the workers that `policy` is served."""
         with self._changed:
+            # A publish may be done before the training thread comes to say that it has begun.
+            self._set_version(max(self._version, policy.policy_version))
             self._policy = policy
             self._link.broadcast(policy)
+
+    def _set_version(self, version: int) -> None:
+        self._version = version
+        if self._batches is not None:
+            self._batches.set_version(version)
 
     def commit(self, batches: list[Batch], *, step: int, trained: bool) -> None:
         """Step `step` is taken: resolve its samples, and tell the workers what they may hold.
@@ -241,13 +246,15 @@ class Inbox:
             return None
 
     def _check_worker(self, silent_s: float) -> None:
+        if self._stopping:  # the step under way is finished with what is here
+            return
         if self._worker is not None and self._worker.is_gone:
             raise RunError(
                 f"the worker (process {self._worker.pid}) ended before the run did; "
                 f"its log says why: logs/latest/worker.log"
             )
         limit = self._settings.worker_timeout_s
-        if silent_s > limit and not self._stopping:
+        if silent_s > limit:
             who = "the worker" if self._worker is None else f"the worker ({self._worker.pid})"
             raise RunError(
                 f"nothing came from {who} for {silent_s:.0f} s; rollout.rollout_worker_timeout is "

@@ -40,9 +40,11 @@ class Policy:
     layers: tuple[nn.Module, ...]  # its decoder layers
 
     @property
-    def is_adapter(self) -> bool:
-        """Whether only an adapter trains."""
-        return isinstance(self.model, PeftModel)
+    def vocab_size(self) -> int:
+        """Rows of the embedding: ids the model takes, whether the tokenizer uses them or not."""
+        embedding = self.model.get_input_embeddings()
+        assert isinstance(embedding, nn.Embedding)
+        return embedding.num_embeddings
 
 
 def compute_dtype(config: Config) -> torch.dtype | None:

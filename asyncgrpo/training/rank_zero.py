@@ -31,6 +31,7 @@ from asyncgrpo.training.inbox import Inbox, InboxSettings
 from asyncgrpo.training.model import Policy, Tokenizer
 from asyncgrpo.training.publish import MakePublisher
 from asyncgrpo.training.reporting import Reporter, StepReport
+from asyncgrpo.training.soundness import SampleRules
 
 logger = logging.getLogger(__name__)
 
@@ -102,7 +103,7 @@ class RankZero:
         assert served is not None, "nothing was published"
         self._inbox = Inbox(
             self._link,
-            inbox_settings(self._config, self._run.num_ranks),
+            inbox_settings(self._config, self._run.num_ranks, self._run.policy.vocab_size),
             policy=messages.Published(served.policy, served.version),
             state=self._state,
         )
@@ -120,10 +121,10 @@ class RankZero:
         version = self._publisher.publish(snapshot)
         if self._director is None or self._inbox is None:
             return
-        if self._config.rollout.max_staleness == 0:
-            self._publisher.wait(known(self._config.server.vllm_server_timeout))
         self._director.version = version
         self._inbox.set_version(version)
+        if self._config.rollout.max_staleness == 0:
+            self._publisher.wait(known(self._config.server.vllm_server_timeout))
 
     def commit(self, outcome: Outcome) -> None:
         """The step is in the weights: resolve its samples, tell the worker, observe it."""
@@ -216,11 +217,13 @@ class RankZero:
         )
 
 
-def inbox_settings(config: Config, num_ranks: int) -> InboxSettings:
-    """What the inbox needs of the configuration."""
+def inbox_settings(config: Config, num_ranks: int, vocab_size: int) -> InboxSettings:
+    """What the inbox needs of the configuration and the model."""
     trainer, budget = config.trainer, known(config.trainer.token_budget)
+    num_top = config.loss.num_sampler_logprobs if config.loss.score_centering else 0
+    rules = SampleRules(vocab_size, num_top, config.rollout.failure_budget)
     return InboxSettings(
-        batches=BatchSettings(num_ranks, budget, config.rollout.max_staleness),
+        batches=BatchSettings(num_ranks, budget, config.rollout.max_staleness, rules),
         worker_timeout_s=config.rollout.rollout_worker_timeout,
         allowance_tokens=trainer.gradient_accumulation_steps * num_ranks * budget,
         num_epochs=None if trainer.max_steps > 0 else trainer.num_train_epochs,

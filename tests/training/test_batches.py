@@ -3,18 +3,23 @@
 import math
 from collections import Counter
 
+import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from asyncgrpo.channel.messages import GroupReady
 from asyncgrpo.ledger.states import Ledger
+from asyncgrpo.records import SampleKey
 from asyncgrpo.training.batches import Batch, Batches, BatchSettings
-from tests.training.scripted_worker import make_group
+from asyncgrpo.training.soundness import SampleRules
+from tests.training.scripted_worker import VOCAB, K, make_group, make_sample
 
 NUM_PROMPTS = 1000
+RULES = SampleRules(vocab_size=VOCAB, num_top=K, failure_budget=0.05)
 
 
 def make_batches(*, num_ranks: int = 1, budget: int = 64, max_staleness: int = 2) -> Batches:
-    settings = BatchSettings(num_ranks, budget, max_staleness)
+    settings = BatchSettings(num_ranks, budget, max_staleness, RULES)
     return Batches(settings, Ledger(NUM_PROMPTS), version=0)
 
 
@@ -45,8 +50,22 @@ def test_a_sample_longer_than_the_budget_is_dropped_and_counted():
     assert batches.recorder.drain()["batch/dropped_oversize_count"].total == 4
 
 
+def test_a_sample_that_cannot_be_trained_is_dropped_as_an_error_and_its_group_trains():
+    batches = make_batches(budget=1000)
+    bad = msgspec.structs.replace(make_sample(0, 0, 0), advantage=math.nan)
+    rest = tuple(make_sample(0, 0, index) for index in (1, 2))
+    batches.offer(GroupReady(0, 0, 0, (bad, *rest)))
+    assert batches.recorder.drain()["sample/dropped_error_count"].total == 1
+    assert batches.consumed_tokens == bad.num_tokens
+    assert batches.flush()
+    assert {sample.key for sample in batches.take(now=0.0).samples} == {s.key for s in rest}
+    batches.offer(GroupReady(0, 1, 1, (msgspec.structs.replace(bad, key=SampleKey(0, 1, 0)),)))
+    assert batches.ledger.counts.dropped_by_reason == {"error": 1}
+
+
 def test_a_new_version_drops_what_became_too_stale_wherever_it_waits():
     batches = make_batches(max_staleness=1)
+    batches.set_version(1)
     old = [make_group(0, position, version=0) for position in range(12)]
     new = [make_group(0, position, version=1) for position in range(12, 16)]
     for group in (*old, *new):

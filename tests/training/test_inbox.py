@@ -24,9 +24,11 @@ from asyncgrpo.errors import CheckpointError, RunError
 from asyncgrpo.ledger.states import Ledger
 from asyncgrpo.training.batches import BatchSettings
 from asyncgrpo.training.inbox import Inbox, InboxSettings, last_ordinal
-from tests.training.scripted_worker import make_group
+from asyncgrpo.training.soundness import SampleRules
+from tests.training.scripted_worker import VOCAB, K, make_group
 
 POLICY = Published("policy-v000000", 0)
+RULES = SampleRules(vocab_size=VOCAB, num_top=K, failure_budget=0.05)
 
 
 class Peer:
@@ -54,7 +56,7 @@ def peer(tmp_path: Path):
 
 def start(run_dir: Path, *, timeout: float = 60.0, state=None, epochs: float | None = None):
     link = TrainerLink(run_dir)
-    settings = InboxSettings(BatchSettings(1, 64, 2), timeout, 64, epochs)
+    settings = InboxSettings(BatchSettings(1, 64, 2, RULES), timeout, 64, epochs)
     return link, Inbox(link, settings, policy=POLICY, state=state)
 
 
@@ -128,6 +130,24 @@ def test_a_dead_worker_is_noticed_at_once(inbox: Inbox, peer: Peer):
     with pytest.raises(RunError, match="ended before the run did"):
         inbox.take(20)
     assert time.monotonic() - started < 5
+
+
+def test_a_worker_that_ends_while_the_run_stops_is_no_failure(inbox: Inbox, peer: Peer):
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    peer.send(hello(pid=process.pid), StopRequested())
+    assert inbox.take(10) is None
+    process.kill()
+    process.wait()
+    time.sleep(1.5)  # the inbox looks at the process twice a second
+    assert inbox.take(10) is None
+
+
+def test_a_policy_announced_before_its_version_is_set_may_be_trained(inbox: Inbox, peer: Peer):
+    peer.send(hello())
+    peer.receive()
+    inbox.announce(Published("policy-v000001", 1))
+    peer.send(make_group(0, 0, version=1), Exhausted())
+    assert len(inbox.take(10).samples) == 4
 
 
 def test_a_silent_worker_is_given_up_after_the_timeout(tmp_path: Path):

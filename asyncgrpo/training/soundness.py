@@ -1,0 +1,108 @@
+"""Whether a sample can be trained at all: what a server or a loop got wrong ends here, by name.
+
+    sample  --fault-->  None: it queues  |  what is wrong: dropped as an error, and counted
+
+One such sample never ends a run. More than `failure_budget` of the last WINDOW do: then none of
+what arrives is to be believed, and a run that drops everything would never end.
+"""
+
+from collections import Counter, deque
+from dataclasses import dataclass
+
+import numpy as np
+
+from asyncgrpo.errors import RunError
+from asyncgrpo.records import NO_TOKEN, Sample
+
+WINDOW = 256  # samples that failures are counted over
+ROUNDING = 1e-3  # a logprob may exceed 0 by this much in 16 bits
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRules:
+    """What a sample must fit."""
+
+    vocab_size: int  # rows of the model's embedding
+    num_top: int  # K that the loss needs; 0 = none
+    failure_budget: float  # rollout.failure_budget
+
+
+def fault(sample: Sample, rules: SampleRules, version: int) -> str | None:
+    """What is wrong with a sample of a policy that is at `version` now; None = nothing."""
+    if not 0 <= sample.policy_version <= version:
+        return f"policy version {sample.policy_version}, but the newest is {version}"
+    if not np.isfinite(sample.advantage):
+        return f"advantage {sample.advantage}"
+    # Each check may rely on those before it.
+    return (
+        _fault_of_lengths(sample)
+        or _fault_of_tokens(sample, rules.vocab_size)
+        or (_fault_of_top(sample, rules) if rules.num_top else None)
+    )
+
+
+def _fault_of_lengths(sample: Sample) -> str | None:
+    n, marks, logprobs = (
+        array.size for array in (sample.input_ids, sample.trained, sample.sampler_logprobs)
+    )
+    if marks != n or logprobs != n:
+        return f"{n} tokens with {marks} marks and {logprobs} logprobs; expected one each"
+    if not sample.trained.any() or sample.trained[0]:
+        return "no trained token, or the first is one: nothing predicts it"
+    return None
+
+
+def _fault_of_tokens(sample: Sample, vocab_size: int) -> str | None:
+    lowest, highest = int(sample.input_ids.min()), int(sample.input_ids.max())
+    if lowest < 0 or highest >= vocab_size:
+        odd = lowest if lowest < 0 else highest
+        return f"token {odd} is not in the model's vocabulary of {vocab_size}"
+    if not _are_logprobs(sample.sampler_logprobs[sample.trained.astype(bool)]):
+        return "the sampler's logprob of a trained token is no finite number <= 0"
+    return None
+
+
+def _fault_of_top(sample: Sample, rules: SampleRules) -> str | None:
+    shape = (sample.input_ids.size, rules.num_top)
+    ids, logprobs = sample.top_ids, sample.top_logprobs
+    if ids is None or logprobs is None or ids.shape != shape or logprobs.shape != shape:
+        got = [None if array is None else array.shape for array in (ids, logprobs)]
+        return f"top sampler tokens of shapes {got[0]} and {got[1]}, expected {shape}"
+    trained = sample.trained.astype(bool)
+    ids, logprobs = ids[trained], logprobs[trained]
+    named = ids != NO_TOKEN
+    if np.any(named & ((ids < 0) | (ids >= rules.vocab_size))):
+        return f"a top sampler token is not in the model's vocabulary of {rules.vocab_size}"
+    given = ~np.isneginf(logprobs)
+    if np.any(given & ~named) or not _are_logprobs(logprobs[given]):
+        return "a top sampler token's logprob is no number <= 0, or is of no token"
+    return None
+
+
+def _are_logprobs(values: np.ndarray) -> bool:
+    return bool(np.isfinite(values).all() and (values <= ROUNDING).all())
+
+
+class Inspector:
+    """Judges samples as they arrive."""
+
+    def __init__(self, rules: SampleRules) -> None:
+        self._rules = rules
+        self._recent: deque[str | None] = deque(maxlen=WINDOW)
+
+    def inspect(self, sample: Sample, version: int) -> str | None:
+        """What is wrong with the sample.
+
+        Raises RunError once more of the last samples are at fault than the budget bears.
+        """
+        found = fault(sample, self._rules, version)
+        self._recent.append(found)
+        faults = Counter(each for each in self._recent if each is not None)
+        if faults.total() > self._rules.failure_budget * WINDOW:
+            commonest, count = faults.most_common(1)[0]
+            raise RunError(
+                f"{faults.total()} of the last {len(self._recent)} samples cannot be trained, more "
+                f"than rollout.failure_budget {self._rules.failure_budget:g} of {WINDOW} allows. "
+                f"The commonest reason, {count} times: {commonest}"
+            )
+        return found

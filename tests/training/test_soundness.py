@@ -1,0 +1,72 @@
+"""A sample that a server or loop got wrong is named; too many of them end the run."""
+
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+import pytest
+
+from asyncgrpo.errors import RunError
+from asyncgrpo.training.soundness import WINDOW, Inspector, SampleRules, fault
+from tests.training.scripted_worker import PROMPT_TOKENS, VOCAB, K, make_sample
+
+RULES = SampleRules(vocab_size=VOCAB, num_top=K, failure_budget=0.05)
+SAMPLE = make_sample(0, 0, 0)
+FIRST = PROMPT_TOKENS  # the first trained token
+
+
+def changed(array: np.ndarray, at: object, value: float) -> np.ndarray:
+    copy = array.copy()
+    copy[at] = value
+    return copy
+
+
+def test_a_sound_sample_has_no_fault():
+    assert fault(SAMPLE, RULES, version=0) is None
+    fewer = msgspec.structs.replace(
+        SAMPLE,
+        top_ids=changed(SAMPLE.top_ids, (FIRST, K - 1), -1),
+        top_logprobs=changed(SAMPLE.top_logprobs, (FIRST, K - 1), -np.inf),
+    )
+    assert fault(fewer, RULES, version=0) is None
+    without = msgspec.structs.replace(SAMPLE, top_ids=None, top_logprobs=None)
+    assert fault(without, replace(RULES, num_top=0), version=0) is None
+
+
+@pytest.mark.parametrize(
+    ("leaves", "message"),
+    [
+        ({"trained": SAMPLE.trained[:-1]}, "marks"),
+        ({"sampler_logprobs": np.append(SAMPLE.sampler_logprobs, 0)}, "logprobs; expected one"),
+        ({"trained": np.zeros_like(SAMPLE.trained)}, "no trained token"),
+        ({"trained": np.ones_like(SAMPLE.trained)}, "nothing predicts it"),
+        ({"input_ids": changed(SAMPLE.input_ids, 2, VOCAB)}, f"token {VOCAB} is not in"),
+        ({"input_ids": changed(SAMPLE.input_ids, 2, -3)}, "token -3 is not in"),
+        ({"sampler_logprobs": changed(SAMPLE.sampler_logprobs, FIRST, np.nan)}, "trained token"),
+        ({"sampler_logprobs": changed(SAMPLE.sampler_logprobs, FIRST, -np.inf)}, "trained token"),
+        ({"sampler_logprobs": changed(SAMPLE.sampler_logprobs, FIRST, 0.5)}, "trained token"),
+        ({"advantage": float("nan")}, "advantage nan"),
+        ({"policy_version": 1}, "policy version 1"),
+        ({"policy_version": -1}, "policy version -1"),
+        ({"top_ids": None}, "expected"),
+        ({"top_logprobs": SAMPLE.top_logprobs[:, :-1]}, "expected"),
+        ({"top_ids": changed(SAMPLE.top_ids, (FIRST, 0), VOCAB)}, "top sampler token is not in"),
+        ({"top_ids": changed(SAMPLE.top_ids, (FIRST, 0), -1)}, "is of no token"),
+        ({"top_logprobs": changed(SAMPLE.top_logprobs, (FIRST, 0), np.nan)}, "no number"),
+    ],
+)
+def test_each_fault_is_named(leaves, message: str):
+    found = fault(msgspec.structs.replace(SAMPLE, **leaves), RULES, version=0)
+    assert found is not None
+    assert message in found
+
+
+def test_more_faults_than_the_budget_end_the_run():
+    inspector = Inspector(RULES)
+    bad = msgspec.structs.replace(SAMPLE, advantage=float("inf"))
+    for _ in range(WINDOW):
+        assert inspector.inspect(SAMPLE, 0) is None
+    for _ in range(12):  # 0.05 of 256
+        assert inspector.inspect(bad, 0) == "advantage inf"
+    with pytest.raises(RunError, match=r"13 of the last 256 samples.*13 times: advantage inf"):
+        inspector.inspect(bad, 0)
