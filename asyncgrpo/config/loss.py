@@ -30,3 +30,8 @@ class LossConfig(Section):
         "token_mask", "token_clip", "sequence_mask", "geometric_mask", "icepop", "none"
     ] = "token_mask"
     """How the ratio's mismatch is corrected."""
+
+    @property
+    def requested_logprobs(self) -> int:
+        """Top logprobs that each request asks for: K, or none where nothing is centered."""
+        return self.num_sampler_logprobs if self.score_centering else 0

@@ -25,8 +25,11 @@ def account(run: RunDirectory, outcome: Outcome) -> str:
     lines = [f"{ENDED[outcome]}, at step {last}", reward_way(rewards), f"results  {where}"]
     if checkpoints:
         lines.append(f"weights  {_shown(checkpoints[max(checkpoints)])}")
-    next_command = f"asyncgrpo diagnose {where}"
-    if outcome is not Outcome.FINISHED:
+    if not run.config.is_file():  # stopped before its servers were up: nothing to resume
+        next_command = f"rm -r {where}, then the same command again"
+    elif outcome is Outcome.FINISHED:
+        next_command = f"asyncgrpo diagnose {where}"
+    else:
         next_command = f"asyncgrpo resume {where}"
     return "\n".join([*lines, f"next     {next_command}"])
 

@@ -14,9 +14,12 @@ FAILURE_LINES = 15
 # "(EngineCore pid=7) INFO 11-30 10:50:11 [runner.py:123] Loading weights" -> the message
 VLLM_PREFIX = re.compile(r"^(\([^)]*\) )?(DEBUG|INFO|WARNING|ERROR) [\d-]+ [\d:.]+ \[[^]]*\] ?")
 VLLM_NAME = re.compile(r"^\([^)]*\) ")
+BANNER = re.compile(r"[▀-▟]|launcher\.py:\d+\] Route: ")  # block letters; a line per route
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 # torchrun ends its log with an account of its own processes, which hides the trainer's words.
 TORCHRUN_EPILOGUE = re.compile(r"^[EW]\d{4} .*torch/distributed/elastic/")
+# What torchrun says of a process that could say nothing itself.
+SIGNALLED = re.compile(r"traceback : Signal \d+ \((SIG\w+)\) received by PID (\d+)")
 OUR_MESSAGE = re.compile(r"^(error: |\S+\.py: error: |\d{4}-\d\d-\d\d [\d:,]+ ERROR asyncgrpo)")
 # vLLM's server says last that its engine failed, and its engine said why long before.
 POINTS_ABOVE = "See root cause above"
@@ -38,18 +41,26 @@ def tail(path: Path, limit: int = TAIL_BYTES) -> list[str]:
 
 
 def progress(lines: Sequence[str]) -> str:
-    """What the process is doing: the last line that says something, without its prefix."""
+    """What the process is doing: its last message of level INFO, else its last words."""
+    said = ""
     for line in reversed(lines):
+        prefix = VLLM_PREFIX.match(line)
         message = VLLM_NAME.sub("", VLLM_PREFIX.sub("", line)).strip()
-        if any(character.isalpha() for character in message):
+        if not any(character.isalpha() for character in message):
+            continue
+        if prefix is not None and prefix[2] == "INFO" and not BANNER.search(line):
             return message
-    return ""
+        said = said or message
+    return said
 
 
 def failure(lines: Sequence[str]) -> list[str]:
     """The lines that say why a process ended: its own message, else the last before its end."""
     end = next((i for i, line in enumerate(lines) if TORCHRUN_EPILOGUE.match(line)), len(lines))
     said = [line for line in lines[:end] if line.strip()]
+    if signalled := next(filter(None, map(SIGNALLED.search, reversed(lines[end:]))), None):
+        said = said[-FAILURE_LINES + 1 :]
+        return [*said, f"its process {signalled[2]} was ended by {signalled[1]}"]
     for start in range(len(said) - 1, -1, -1):
         if OUR_MESSAGE.match(said[start]):
             return said[start:][:FAILURE_LINES]

@@ -8,6 +8,7 @@ Ctrl-C, SIGTERM       the trainer finishes its step and checkpoints; twice: stop
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncGenerator, Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -18,7 +19,7 @@ from asyncgrpo.errors import ConfigError, RunError
 from asyncgrpo.launch import crash, logs
 from asyncgrpo.launch.follow import Follower
 from asyncgrpo.launch.interrupts import Interrupts
-from asyncgrpo.launch.plan import Machine, plan_servers, plan_training
+from asyncgrpo.launch.plan import ANY_ADDRESS, LOOPBACK, Machine, plan_servers, plan_training
 from asyncgrpo.launch.prepare import Prepared
 from asyncgrpo.launch.process import Exit, Process
 from asyncgrpo.launch.readiness import require, served_context, wait_for_servers
@@ -31,7 +32,9 @@ from asyncgrpo.metrics.sinks import EventLog
 PlanTraining = Callable[[Config, Machine, Path, int | None], Sequence[ProcessSpec]]
 
 OTHERS_FAIL_S = 1.0  # one failure brings others down; who was first is known by then
+ASK_AGAIN_S = 2.0  # a request that nobody listened to is lost
 WORKER_CLOSES_S = 10.0  # a worker told to stop closes sooner than this
+KILLED = "SIGKILL comes from outside: from a person, or from a kernel that runs out of memory"
 TRAINER = "trainer"
 WORKER = "worker"
 
@@ -122,6 +125,8 @@ class Session:
             for url, spec in zip(urls, specs, strict=True):
                 processes[url] = await self._supervisor.start(spec)
                 self.view.say(f"{spec.name} starts; its log is {self._attempt / spec.log_name}")
+        else:
+            self.view.say(f"waiting for {', '.join(urls)}")
         found = await self._supervisor.while_alive(
             wait_for_servers(self.config, urls, processes, self.view.waiting)
         )
@@ -170,17 +175,26 @@ class Session:
             "finishing the step and saving a checkpoint"
             + (f", {limit:.0f} s at most" if limit else "; Ctrl-C again stops now")
         )
-        await asyncio.to_thread(request_stop, self.run.path)
         now = asyncio.create_task(self._interrupts.now.wait())
         end = asyncio.create_task(self._trainer_end(trainer))
-        await asyncio.wait({now, end}, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
-        now.cancel()
-        if end.done():
+        asking = asyncio.create_task(self._keep_asking())
+        waited = (now, end, asking)
+        done, _ = await asyncio.wait(waited, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+        for task in waited:
+            task.cancel()
+        if end in done:
             end.result()
             return Outcome.STOPPED
-        end.cancel()
+        if asking in done:
+            asking.result()
         self._interrupts.now.set()
         return Outcome.CUT_SHORT
+
+    async def _keep_asking(self) -> None:
+        """Ask the trainer to stop, again and again: one that still loads does not listen yet."""
+        while True:
+            await asyncio.to_thread(request_stop, self.run.path)
+            await asyncio.sleep(ASK_AGAIN_S)
 
     @contextlib.asynccontextmanager
     async def _supervised(self) -> AsyncGenerator[None]:
@@ -202,6 +216,8 @@ class Session:
         process = self._process(first.name)
         words = logs.failure(logs.tail(process.log)) or ["(it logged nothing)"]
         summary = "\n".join([f"{first}; its last words:", *(f"    {line}" for line in words)])
+        if "SIGKILL" in f"{first} {words[-1]}":
+            summary += f"\n{KILLED}"
         states = [
             f"    {p.spec.name}: {'running' if p.running else p.exited.result()}" for p in processes
         ]
@@ -220,6 +236,8 @@ class Session:
 def serving(config: Config) -> str:
     """What another terminal or machine needs to use these servers."""
     urls = known(config.server.urls)
+    if config.server.host in ANY_ADDRESS:
+        urls = tuple(url.replace(LOOPBACK, socket.gethostname()) for url in urls)
     listed = ",".join(urls)
     return "\n".join(
         [

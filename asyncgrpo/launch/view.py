@@ -6,13 +6,11 @@ view.show(progress)   after each log window and each sync
 view.close()          the panel goes, what was said stays
 """
 
-import time
 from typing import Protocol, TextIO
 
 from asyncgrpo.launch.progress import Progress
 
-WAIT_LINE_S = 10.0  # a log gets a line this often, or when the server does something else
-NEWS_S = 2.0  # but not more often than this
+WAIT_LINE_S = 10.0  # a log gets a line this often at most
 
 
 class View(Protocol):
@@ -40,18 +38,16 @@ class LineView:
 
     def __init__(self, output: TextIO) -> None:
         self._output = output
-        self._told: dict[str, tuple[float, str]] = {}
+        self._told: dict[str, float] = {}  # name -> seconds waited at its last line
 
     def say(self, line: str) -> None:
         """Write a line at once."""
         print(line, file=self._output, flush=True)
 
     def waiting(self, name: str, seconds: float, doing: str) -> None:
-        """Write a line when there is news, or now and then."""
-        now = time.monotonic()
-        when, what = self._told.get(name, (0.0, ""))
-        if now - when >= (WAIT_LINE_S if doing == what else NEWS_S):
-            self._told[name] = (now, doing)
+        """Write a line now and then."""
+        if seconds - self._told.get(name, 0.0) >= WAIT_LINE_S:
+            self._told[name] = seconds
             self.say(f"{name} starts, {seconds:.0f} s: {doing or 'nothing logged yet'}")
 
     def show(self, progress: Progress) -> None:

@@ -130,6 +130,9 @@ class Sampler:
                 self._on_retry()
                 await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))
                 wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+            except ServerError:
+                self._down_since = None  # it answers, if not as it should
+                raise
             else:
                 self._down_since = None
                 return turn
@@ -163,7 +166,7 @@ class Sampler:
 
 def sampling_params(config: Config) -> SamplingParams:
     """How every turn of the run is drawn."""
-    rollout, loss = config.rollout, config.loss
+    rollout = config.rollout
     return SamplingParams(
         temperature=rollout.temperature,
         top_p=rollout.top_p,
@@ -171,5 +174,5 @@ def sampling_params(config: Config) -> SamplingParams:
         min_p=rollout.min_p or 0.0,
         repetition_penalty=rollout.repetition_penalty,
         stop=rollout.stop,
-        num_logprobs=loss.num_sampler_logprobs if loss.score_centering else 0,
+        num_logprobs=config.loss.requested_logprobs,
     )

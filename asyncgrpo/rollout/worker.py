@@ -14,6 +14,7 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""  # before anything may look at the devic
 
 import argparse
 import asyncio
+import faulthandler
 import logging
 import signal
 import sys
@@ -29,9 +30,10 @@ from asyncgrpo.config import Config, known, load_resolved
 from asyncgrpo.errors import DataError, UserError
 from asyncgrpo.metrics.values import Recorder
 from asyncgrpo.rollout.inputs import Inputs
-from asyncgrpo.rollout.prompts import load_prompts
+from asyncgrpo.rollout.prompts import Prompts, load_prompts
 from asyncgrpo.rollout.sampler import sampling_params
 from asyncgrpo.rollout.session import Link, Session, count_retry
+from asyncgrpo.rollout.threads import in_daemon_thread
 from asyncgrpo.server.capabilities import choose_endpoint
 from asyncgrpo.server.client import ServerClient
 from asyncgrpo.server.failures import is_transient
@@ -47,6 +49,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m asyncgrpo.rollout.worker")
     parser.add_argument("run_dir", type=Path)
     run_dir: Path = parser.parse_args().run_dir.resolve()
+    faulthandler.register(signal.SIGUSR1)  # the launcher asks for stacks when a process failed
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, stream=sys.stderr)
     logging.getLogger("httpx").setLevel(logging.WARNING)  # a line per request
     try:
@@ -95,7 +98,9 @@ async def _run(run_dir: Path, config: Config) -> None:
     link = WorkerLink(link_address(run_dir))
     recorder = Recorder()
     try:
-        inputs = Inputs(config, load_tokenizer(config), load_prompts(config.data))
+        # May take minutes, off the loop: SIGTERM still ends it.
+        tokenizer, prompts = await in_daemon_thread(_load, config)
+        inputs = Inputs(config, tokenizer, prompts)
         async with _client(config, recorder) as client:
             await work(inputs, link, client, recorder)
     except Exception as error:
@@ -106,6 +111,10 @@ async def _run(run_dir: Path, config: Config) -> None:
         raise failure from None
     finally:
         link.close()
+
+
+def _load(config: Config) -> tuple[Any, Prompts]:
+    return load_tokenizer(config), load_prompts(config.data)
 
 
 async def _until_terminated(work_to_do: Any) -> None:

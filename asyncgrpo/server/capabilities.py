@@ -64,7 +64,7 @@ async def probe(client: ServerClient, config: Config) -> Capabilities:
         ServerError: no endpoint generates, or the engine died of the attempt.
     """
     models = await client.models()
-    num_logprobs = config.loss.num_sampler_logprobs
+    num_logprobs = config.loss.requested_logprobs
     # Side by side: the first turn and the first /server_info each take a server seconds.
     endpoint, info, load, lora_routes = await asyncio.gather(
         choose_endpoint(client, _policy(config, models), num_logprobs),
@@ -187,7 +187,7 @@ def _info_errors(found: Capabilities, config: Config) -> list[str]:
         )
     wanted = max_logprobs(config)
     if found.endpoint is not Endpoint.GENERATE:
-        wanted = config.loss.num_sampler_logprobs
+        wanted = config.loss.requested_logprobs
     if 0 <= info.max_logprobs < wanted:
         errors.append(
             f"vLLM reports at most {info.max_logprobs} logprobs; loss.num_sampler_logprobs "

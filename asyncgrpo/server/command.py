@@ -106,7 +106,7 @@ def max_loras(config: Config) -> int:
 
 def max_logprobs(config: Config) -> int:
     """Top logprobs that a request of this run may ask for, on any endpoint."""
-    return config.loss.num_sampler_logprobs + SPARE_LOGPROBS
+    return config.loss.requested_logprobs + SPARE_LOGPROBS
 
 
 def _flags(config: Config, port: int) -> dict[str, Any]:

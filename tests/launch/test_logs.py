@@ -16,6 +16,18 @@ def test_what_vllm_is_doing_is_its_last_message_without_the_prefix():
     assert logs.progress([]) == ""
 
 
+def test_routes_banners_and_warnings_are_no_progress():
+    lines = [
+        "(APIServer pid=7) INFO 11-30 10:50:09 [entry.py:140] Starting vLLM server",
+        "(APIServer pid=7) INFO 11-30 10:50:10 [api_utils.py:347]   █▄█▀  model  tiny",
+        "(APIServer pid=7) INFO 11-30 10:50:11 [launcher.py:195] Route: /docs, Methods: GET",
+        "(APIServer pid=7) WARNING 11-30 10:50:12 [vllm.py:725] using the V1 model runner",
+        "  warnings.warn(",
+    ]
+    assert logs.progress(lines) == "Starting vLLM server"
+    assert logs.progress(lines[3:]) == "warnings.warn("
+
+
 def test_a_trainers_words_are_not_hidden_by_torchruns_account():
     lines = [
         "Traceback (most recent call last):",
@@ -25,6 +37,18 @@ def test_a_trainers_words_are_not_hidden_by_torchruns_account():
         "=====",
     ]
     assert logs.failure(lines)[-1] == "RuntimeError: the loss is made of cheese"
+
+
+def test_a_rank_that_was_killed_is_named():
+    lines = [
+        "2026-11-30 10:00:00,1 INFO asyncgrpo.training.trainer: step 3",
+        "E1130 10:00:00.1 123 torch/distributed/elastic/multiprocessing/api.py:9] failed (exitcode",
+        "Root Cause (first observed failure):",
+        "  exitcode  : -9 (pid: 18414)  (SIGKILL)",
+        "  traceback : Signal 9 (SIGKILL) received by PID 18414",
+        "=====",
+    ]
+    assert logs.failure(lines) == [lines[0], "its process 18414 was ended by SIGKILL"]
 
 
 def test_a_message_for_the_user_is_given_alone():

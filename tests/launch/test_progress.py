@@ -87,12 +87,13 @@ def test_a_tail_gives_every_record_however_it_was_written(tmp_path_factory, step
 def test_text_mode_is_one_line_each_and_waiting_does_not_flood():
     output = io.StringIO()
     view = LineView(output)
-    for seconds in range(5):
-        view.waiting("server-0", seconds, "Loading weights")
+    for half_seconds in range(50):
+        view.waiting("server-0", half_seconds / 2, f"Loading shard {half_seconds}")
     view.show(advance(Progress(Goal(max_steps=2)), [record(1, reward=0.5)], []))
     view.close()
     assert output.getvalue().splitlines() == [
-        "server-0 starts, 0 s: Loading weights",
+        "server-0 starts, 10 s: Loading shard 20",
+        "server-0 starts, 20 s: Loading shard 40",
         "step 1/2  reward 0.500",
     ]
 

@@ -167,6 +167,13 @@ async def test_ctrl_c_once_lets_the_trainer_checkpoint_and_is_a_success(attempt)
     assert f"asyncgrpo resume {a.run.path}" in account(a.run, Outcome.STOPPED)
 
 
+async def test_a_trainer_that_still_loads_is_asked_again(attempt):
+    a = attempt(trainer="import time; time.sleep(4)\n" + TRAINER)
+    asyncio.get_running_loop().call_later(1.5, interrupt())
+    assert await a.train() is Outcome.STOPPED
+    assert "checkpointed" in (a.run.logs / "latest" / "trainer.log").read_text()
+
+
 async def test_ctrl_c_twice_stops_now(attempt):
     a = attempt(trainer=BUSY_TRAINER)
     assert await a.train((3, interrupt()), (6, interrupt())) is Outcome.CUT_SHORT
@@ -184,8 +191,9 @@ async def test_ctrl_c_while_a_server_starts_loses_nothing(attempt):
     loop = asyncio.get_running_loop()
     loop.call_later(0.5, interrupt())
     assert await a.train() is Outcome.STOPPED
-    assert "no answer yet" in a.output.getvalue()
+    assert f"waiting for {attempt.fake.url}" in a.output.getvalue()
     assert not a.run.config.exists()
+    assert f"rm -r {a.run.path}" in account(a.run, Outcome.STOPPED)  # there is nothing to resume
 
 
 async def test_a_server_that_does_not_fit_is_told_before_anything_starts(attempt):

@@ -102,6 +102,19 @@ def test_a_hung_reward_does_not_keep_the_process_alive(run_dir, server, link):
     assert process.returncode == 1
 
 
+def test_stacks_are_written_to_the_log_on_request(run_dir, server, link):
+    prepare(run_dir, server, f"{HOOKS}:number_of_threes")
+    process = start(run_dir)
+    hear(link, Hello)
+    process.send_signal(signal.SIGUSR1)
+    time.sleep(0.5)
+    os.kill(process.pid, signal.SIGTERM)
+    _, stderr = process.communicate(timeout=15)
+    assert process.returncode == 0
+    assert "Current thread" in stderr
+    assert "worker.py" in stderr
+
+
 def test_sigterm_is_a_clean_end(run_dir, server, link):
     prepare(run_dir, server, f"{HOOKS}:number_of_threes")
     process = start(run_dir)

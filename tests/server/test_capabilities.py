@@ -46,6 +46,16 @@ async def test_a_slower_endpoint_is_a_warning(fake, client, make_config):
     assert "--middleware asyncgrpo.server.packed.PackedEndpoint" in warnings[0]
 
 
+async def test_no_logprobs_are_asked_of_a_server_where_nothing_is_centered(
+    fake, client, make_config
+):
+    fake.state.max_logprobs = 0
+    errors, _ = await verdict(client, make_config("loss.score_centering=false"))
+    assert not errors
+    with pytest.raises(ServerError, match="start it with a larger --max-logprobs"):
+        await verdict(client, make_config())
+
+
 async def test_no_endpoint_at_all_lists_what_each_said(fake, client):
     fake.state.fail_next = [404, 403, 404]
     with pytest.raises(ServerError, match="generates through no endpoint") as refused:
