@@ -20,7 +20,9 @@ ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 TORCHRUN_EPILOGUE = re.compile(r"^[EW]\d{4} .*torch/distributed/elastic/")
 # What torchrun says of a process that could say nothing itself.
 SIGNALLED = re.compile(r"traceback : Signal \d+ \((SIG\w+)\) received by PID (\d+)")
-OUR_MESSAGE = re.compile(r"^(error: |\S+\.py: error: |\d{4}-\d\d-\d\d [\d:,]+ ERROR asyncgrpo)")
+OUR_MESSAGE = re.compile(
+    r"^(error: |\S+\.py: error: |\d{4}-\d\d-\d\d [\d:,]+ ERROR (asyncgrpo|__main__))"
+)
 # vLLM's server says last that its engine failed, and its engine said why long before.
 POINTS_ABOVE = "See root cause above"
 ROOT_CAUSE = re.compile(r"\b[A-Z]\w*(Error|Exception): ")

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from asyncgrpo.launch import logs
 
 
@@ -51,10 +53,11 @@ def test_a_rank_that_was_killed_is_named():
     assert logs.failure(lines) == [lines[0], "its process 18414 was ended by SIGKILL"]
 
 
-def test_a_message_for_the_user_is_given_alone():
+@pytest.mark.parametrize("name", ["asyncgrpo.rollout.worker", "__main__"])  # __main__: of -m
+def test_a_message_for_the_user_is_given_alone(name: str):
     lines = [
         "2026-11-30 10:00:00,1 INFO asyncgrpo.rollout.session: 512 rollouts at once",
-        "2026-11-30 10:00:01,1 ERROR asyncgrpo.rollout.worker: row 3: `prompt` is missing",
+        f"2026-11-30 10:00:01,1 ERROR {name}: row 3: `prompt` is missing",
         "  expected a list of messages",
     ]
     assert logs.failure(lines) == lines[1:]
