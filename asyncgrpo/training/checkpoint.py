@@ -74,8 +74,9 @@ def checkpoint_path(directory: Path, step: int) -> Path:
 
 def list_checkpoints(directory: Path) -> dict[int, Path]:
     """Checkpoints by step, oldest first; unfinished ones do not count."""
-    found = ((STEP_PATTERN.fullmatch(p.name), p) for p in directory.glob("step-*") if p.is_dir())
-    return dict(sorted((int(match[1]), path) for match, path in found if match))
+    found = ((STEP_PATTERN.fullmatch(p.name), p) for p in directory.glob("step-*"))
+    whole = ((match, path) for match, path in found if match and (path / MARKER).is_file())
+    return dict(sorted((int(match[1]), path) for match, path in whole))
 
 
 def latest_checkpoint(directory: Path) -> Path | None:

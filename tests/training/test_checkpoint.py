@@ -2,6 +2,7 @@
 
 import json
 import resource
+import shutil
 import signal
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from asyncgrpo.training.checkpoint import (
 from asyncgrpo.training.model import load_policy
 from asyncgrpo.training.orders import Train
 from asyncgrpo.training.parallel import Ranks, join_ranks, leave_ranks
-from asyncgrpo.training.trainer import Trainer, choose_checkpoint, reached_end
+from asyncgrpo.training.trainer import Trainer, choose_checkpoint, reached_end, refuse_another_order
 from tests.training.fixtures import make_model, resolved
 from tests.training.scripted_worker import make_group
 
@@ -169,6 +170,19 @@ def test_peft_loads_the_adapter_of_a_checkpoint(model: Path, tmp_path: Path, ran
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
+def test_adafactor_under_mixed_precision_is_refused(model: Path, tmp_path: Path, ranks: Ranks):
+    config = resolved(model, tmp_path, trainer={"optim": "adafactor", "bf16": True})
+    with pytest.raises(ConfigError, match="adafactor works neither"):
+        Trainer(config, ranks, None)
+
+
+def test_another_order_of_the_prompts_is_refused(saved: Path, model: Path):
+    checkpoint = choose_checkpoint(saved, None)
+    refuse_another_order(resolved(model, saved), checkpoint)
+    with pytest.raises(CheckpointError, match=r"resume with rollout\.seed=42"):
+        refuse_another_order(resolved(model, saved, rollout={"seed": 43}), checkpoint)
+
+
 @pytest.fixture(scope="module")
 def saved(model: Path, tmp_path_factory: pytest.TempPathFactory, ranks: Ranks) -> Path:
     run_dir = tmp_path_factory.mktemp("saved")
@@ -192,15 +206,21 @@ def saved(model: Path, tmp_path_factory: pytest.TempPathFactory, ranks: Ranks) -
     ],
 )
 def test_a_damaged_checkpoint_is_refused_by_name(saved: Path, tmp_path, name, damage, message):
-    import shutil
-
     path = tmp_path / "checkpoints" / "step-000002"
     shutil.copytree(checkpoint_path(saved / "checkpoints", 2), path)
     (path / name).unlink()
     if damage is not None:
         (path / name).write_bytes(damage)
     with pytest.raises(CheckpointError, match=message):
-        choose_checkpoint(tmp_path, None)
+        choose_checkpoint(tmp_path, 2)
+
+
+def test_a_folder_without_its_marker_is_no_checkpoint(saved: Path, tmp_path: Path):
+    for step in (1, 2):
+        path = checkpoint_path(tmp_path / "checkpoints", step)
+        shutil.copytree(checkpoint_path(saved / "checkpoints", step), path)
+    (path / "complete.json").unlink()
+    assert choose_checkpoint(tmp_path, None).state.step == 1
 
 
 def test_the_newest_is_chosen_unless_another_is_named(saved: Path, tmp_path: Path):
@@ -233,6 +253,7 @@ def test_a_full_disk_leaves_the_old_checkpoint_whole(model: Path, tmp_path: Path
 def test_old_checkpoints_go_and_later_ones_are_set_aside(tmp_path: Path):
     for step in (10, 20, 30, 40):
         checkpoint_path(tmp_path, step).mkdir()
+        (checkpoint_path(tmp_path, step) / "complete.json").touch()
     (tmp_path / ".step-000050.writing").mkdir()
     prune_checkpoints(tmp_path, 3)
     assert list(list_checkpoints(tmp_path)) == [20, 30, 40]
