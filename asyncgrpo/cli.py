@@ -4,6 +4,7 @@ exit code  0  success     1  a failed run     2  a usage or configuration error
 """
 
 import contextlib
+import errno
 import sys
 from collections.abc import Generator
 from pathlib import Path
@@ -15,6 +16,7 @@ from asyncgrpo.errors import CheckpointError, ConfigError, DataError, UserError
 
 SUCCESS, FAILED_RUN, USAGE_ERROR = 0, 1, 2
 NOTHING_STARTED = (ConfigError, CheckpointError, DataError)  # as far as the launcher raises them
+DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -175,6 +177,12 @@ def _told(*, debug: bool) -> Generator[None]:
         print(f"error: {error}", file=sys.stderr)
         code = USAGE_ERROR if isinstance(error, NOTHING_STARTED) else FAILED_RUN
         raise typer.Exit(code) from None
+    except OSError as error:
+        if debug or error.errno not in DISK_ERRORS:
+            raise
+        hint = "make room, or choose another folder with run.dir=PATH"
+        print(f"error: {error.filename or 'the disk'}: {error.strerror}; {hint}", file=sys.stderr)
+        raise typer.Exit(FAILED_RUN) from None
 
 
 def _exit(*, succeeded: bool) -> None:

@@ -1,5 +1,6 @@
 """The command line as a user meets it: what it costs, what it says, how it exits."""
 
+import errno
 import json
 import resource
 import subprocess
@@ -99,6 +100,17 @@ def test_a_wrong_recipe_is_one_message_without_a_traceback(tmp_path: Path):
     assert "did you mean `max_staleness`?" in told.stderr
     assert "Traceback" not in told.stderr + told.stdout
     assert "Traceback" in own_process("validate", recipe, "--debug").stderr
+
+
+def test_a_full_disk_is_one_message(monkeypatch):
+    def full(*_args, **_kwargs):
+        raise OSError(errno.ENOSPC, "No space left on device", "runs/x/recipe.yaml")
+
+    monkeypatch.setattr("asyncgrpo.launch.commands.train", full)
+    told = asyncgrpo("train", RECIPE)
+    assert told.returncode == 1
+    assert told.stderr.startswith("error: runs/x/recipe.yaml: No space left on device; make room")
+    assert "Traceback" not in told.stderr
 
 
 def test_a_sound_recipe_is_validated_with_its_derived_values():

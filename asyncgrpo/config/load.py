@@ -74,7 +74,7 @@ def reload(
 ) -> LoadedRecipe:
     """A run's configuration with overrides on top; what was derived is open again.
 
-    The run's name and directory and the sync path stay what they were.
+    The run's name and directory stay what they were.
 
     Raises:
         ConfigError: an override is wrong, or does not go with the rest.
@@ -83,7 +83,7 @@ def reload(
     file = run_dir / "config.json"
     document = read_document(file)
     tree = cast("dict[str, Any]", document["config"])
-    kept = {"run.name", "run.dir", "sync.path"}
+    kept = {"run.name", "run.dir"}
     undo(tree, tuple(key for key in document["derived"] if key not in kept))
     lines = parse_mapping(file.read_text(encoding="utf-8"), str(file)).lines
     origins = {

@@ -139,6 +139,14 @@ def _an_open_server_asks_for_a_key(config: Config, _: Flags) -> str | None:
     )
 
 
+@rule("server.devices", "server.tensor_parallel_size", "server.urls")
+def _every_shard_has_a_gpu(config: Config, _: Flags) -> str | None:
+    devices, shards = config.server.devices, config.server.tensor_parallel_size
+    if config.server.urls is not None or devices in ("auto", ()) or len(devices) >= shards:
+        return None
+    return f"got {len(devices)} of them, expected server.tensor_parallel_size = {shards}"
+
+
 @rule("server.extra_args")
 def _flags_with_a_key_are_set_by_it(config: Config, _: Flags) -> str | None:
     for given in config.server.extra_args:

@@ -5,6 +5,7 @@ recipe --prepare--> Prepared --dry run--> printed
 """
 
 import asyncio
+import json
 import os
 import sys
 from collections.abc import Coroutine
@@ -52,7 +53,8 @@ def resume(
 ) -> bool:
     """Continue a run from its directory alone. Raises UserError."""
     run = reopen(run_dir)
-    loaded = reload(run.path, overrides, no_checkpoints=no_checkpoints)
+    where = f"run.dir={json.dumps(str(run.path))}"  # it may have been moved
+    loaded = reload(run.path, [where, *overrides], no_checkpoints=no_checkpoints)
     state = position(run, checkpoint)
     if state is not None and (reached := end_reached(loaded.config, state)):
         print(f"{run_dir} has reached its end, {reached}: nothing to train")

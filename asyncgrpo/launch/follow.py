@@ -6,6 +6,7 @@ clock: a file on any file system has no other way to tell.
 
 import asyncio
 import contextlib
+import logging
 from types import TracebackType
 from typing import Self
 
@@ -13,6 +14,8 @@ from asyncgrpo.config import Config
 from asyncgrpo.launch.progress import Goal, Progress, Tail, advance
 from asyncgrpo.launch.run_dir import RunDirectory
 from asyncgrpo.launch.view import View
+
+logger = logging.getLogger(__name__)
 
 LOOK_S = 0.5
 
@@ -24,6 +27,7 @@ class Follower:
         self._view = view
         self._metrics = Tail(run.metrics, from_end=True)
         self._events = Tail(run.events, from_end=True)
+        self._broken = False
         self.progress = Progress(goal_of(config))
 
     async def __aenter__(self) -> Self:
@@ -47,8 +51,15 @@ class Follower:
             await asyncio.sleep(LOOK_S)
 
     def _look(self) -> None:
-        self.progress = advance(self.progress, self._metrics.read(), self._events.read())
-        self._view.show(self.progress)
+        """Show what is new; a view that fails is given up, the run goes on."""
+        if self._broken:
+            return
+        try:
+            self.progress = advance(self.progress, self._metrics.read(), self._events.read())
+            self._view.show(self.progress)
+        except Exception:
+            self._broken = True
+            logger.exception("progress is not shown any more")
 
 
 def goal_of(config: Config) -> Goal:

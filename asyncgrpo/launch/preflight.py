@@ -3,12 +3,14 @@
     import paths   found by file, without running anything
     vLLM           importable by the server's interpreter
     port, disk     free
+    API key        set
     devices        there; no more processes than they can run
 
 Paths of models, data and `./file.py:name` were checked when the recipe was read.
 """
 
 import importlib.util
+import os
 import shutil
 import subprocess
 import sys
@@ -28,7 +30,12 @@ PROCESSES_ANYWHERE = 8  # trainer processes that even one core runs, if slowly
 
 def check(config: Config, *, launch_server: bool) -> None:
     """Raise ConfigError with a line for each thing that is wrong."""
-    problems = [*_import_problems(config), *_disk_problems(config), *_trainer_problems(config)]
+    problems = [
+        *_import_problems(config),
+        *_disk_problems(config),
+        *_trainer_problems(config),
+        *_key_problems(config),
+    ]
     if launch_server:
         problems += [
             *_vllm_problems(config),
@@ -40,23 +47,36 @@ def check(config: Config, *, launch_server: bool) -> None:
 
 
 def _import_problems(config: Config) -> Iterator[str]:
-    for index, reward in enumerate(config.rollout.rewards):
-        module = reward.path.rpartition(":")[0]
+    named = {f"rollout.rewards[{i}]": r.path for i, r in enumerate(config.rollout.rewards)}
+    if config.rollout.loop is not None:
+        named["rollout.loop"] = config.rollout.loop
+    for key, path in named.items():
+        module = path.rpartition(":")[0]
         if not module.endswith(".py") and not module_exists(module):
             yield (
-                f"rollout.rewards[{index}]: no module `{module}` (for `{reward.path}`); start from "
-                f"the folder that holds it, install it, or name a file: `./file.py:name`"
+                f"{key}: no module `{module}` (for `{path}`); start from the folder that holds it, "
+                f"install it, or name a file: `./file.py:name`"
             )
 
 
 def module_exists(name: str) -> bool:
-    """Whether `import name` would find a file, judged without running any module."""
+    """Whether `import name` would find a file, judged without running any module.
+
+    The worker looks in the working directory too, which is not on this process's path.
+    """
+    return _exists_below([Path()], name.split(".")) or _exists_on_path(name)
+
+
+def _exists_on_path(name: str) -> bool:
     first, *rest = name.split(".")
     spec = importlib.util.find_spec(first)
     if spec is None:
         return False
-    folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
-    for part in rest:
+    return _exists_below([Path(folder) for folder in spec.submodule_search_locations or ()], rest)
+
+
+def _exists_below(folders: list[Path], parts: list[str]) -> bool:
+    for part in parts:
         here = [folder / part for folder in folders]
         if any(path.with_suffix(".py").is_file() for path in here):
             folders = []
@@ -126,6 +146,15 @@ def _device_problems(key: str, devices: tuple[int, ...]) -> Iterator[str]:
         yield f"{key}: got {list(devices)}, and this machine has {have}; [] computes on the CPU"
 
 
+def _key_problems(config: Config) -> Iterator[str]:
+    name = config.server.api_key_env
+    if name and not os.environ.get(name):
+        yield (
+            f"server.api_key_env: the environment variable {name} is not set; export the servers' "
+            f"API key there"
+        )
+
+
 def _disk_problems(config: Config) -> Iterator[str]:
     for key, folder in (("run.dir", known(config.run.dir)), ("sync.path", known(config.sync.path))):
         existing = next(p for p in (Path(folder), *Path(folder).parents) if p.exists())
@@ -142,8 +171,9 @@ def space_needed(config: Config) -> int:
     """Bytes that a run writes at most at one time, as far as the model's size is known."""
     folder = Path(config.model.name_or_path)
     files = [file for pattern in WEIGHT_FILES for file in folder.glob(pattern)]
-    weights = 0 if config.model.peft else sum(file.stat().st_size for file in files)
-    served = known(config.sync.keep_versions) * weights
+    model = sum(file.stat().st_size for file in files)
+    weights = 0 if config.model.peft else model
+    served = known(config.sync.keep_versions) * model if config.sync.backend == "folder" else 0
     checkpoints = (config.checkpoint.save_total_limit or 1) + 1  # one more while it is written
     return SMALLEST_SPACE + served + checkpoints * OPTIMIZER_COPIES * weights
 

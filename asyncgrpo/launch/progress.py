@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
+RECENT_WINDOWS = 100  # what the bottleneck so far is told from
 EDGE = 5  # steps at either end whose mean reward tells the way
 
 Record = Mapping[str, Any]
@@ -41,7 +42,7 @@ class Progress:
     policy_version: int = 0
     latest: Mapping[str, float] = field(default_factory=dict[str, float])  # the newest window
     rewards: tuple[float, ...] = ()  # one per window that has one
-    records: tuple[Mapping[str, float], ...] = ()
+    records: tuple[Mapping[str, float], ...] = ()  # the newest windows
     news: tuple[str, ...] = ()  # lines for what came since the last time
 
     @property
@@ -63,7 +64,7 @@ def advance(progress: Progress, metrics: Sequence[Record], events: Sequence[Reco
             policy_version=int(values.get("policy_version", progress.policy_version)),
             latest=values,
             rewards=progress.rewards if reward is None else (*progress.rewards, reward),
-            records=(*progress.records, values),
+            records=(*progress.records, values)[-RECENT_WINDOWS:],
         )
         news.append((values.get("time", 0.0), step_line(progress)))
     lines = [line for _, line in sorted(news, key=lambda item: item[0]) if line]

@@ -20,6 +20,7 @@ from asyncgrpo.config.data import DataSource
 from asyncgrpo.errors import DataError
 from asyncgrpo.rollout.group import Message, Messages
 
+DEFAULT_SPLIT: str = DataSource.model_fields["split"].default
 FORMATS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
 RESERVED_COLUMNS = ("prompts", "completions", "completion_ids")  # keywords of every reward
 ROWS_CHECKED_AT_START = 100_000  # more are checked as they come up
@@ -189,6 +190,11 @@ def _load_folder(folder: Path, source: DataSource) -> Table:
     import datasets
 
     if (folder / "dataset_info.json").is_file() and (folder / "state.json").is_file():
+        if source.split != DEFAULT_SPLIT:
+            raise DataError(
+                f"data.split: got {source.split!r}, but `{folder}` holds one dataset without "
+                "splits, as `save_to_disk` wrote it; leave data.split out, or set data.max_prompts"
+            )
         return cast("Table", datasets.load_from_disk(str(folder)))
     formats = {FORMATS[f.suffix] for f in folder.rglob("*") if f.suffix in FORMATS}
     if not formats:

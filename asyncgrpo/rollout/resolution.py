@@ -24,6 +24,7 @@ from asyncgrpo.errors import HookError, RunError
 from asyncgrpo.metrics.values import Recorder
 from asyncgrpo.rollout.admission import Admission
 from asyncgrpo.rollout.advantages import has_signal, total_rewards
+from asyncgrpo.rollout.drought import Drought
 from asyncgrpo.rollout.failures import FailureBudget
 from asyncgrpo.rollout.group import RolloutGroup
 from asyncgrpo.rollout.loop import AsyncRolloutLoop
@@ -51,6 +52,7 @@ class Resolution:
         finished: "asyncio.Queue[OpenGroup]",
         emit: Callable[[Outcome], Awaitable[None]],
         wake: Callable[[], None],
+        warn: Callable[[str], None],
     ) -> None:
         self._loop = loop
         self._rewards = rewards
@@ -60,12 +62,14 @@ class Resolution:
         self._finished = finished
         self._emit = emit
         self._wake = wake
+        self._warn = warn
+        self._drought = Drought()
 
     async def run(self) -> None:
         """Resolve groups until cancelled; run `GROUPS_AT_ONCE` of these side by side.
 
         Raises:
-            RunError: the failure budget is used up.
+            RunError: the failure budget is used up, or nothing is ever scored.
         """
         while True:
             group = await self._finished.get()
@@ -85,6 +89,7 @@ class Resolution:
             outcome = _dropped(open_group, DropReason.ERROR)
         else:
             self._failures.succeed()
+        self._watch_drought(outcome)
         self._recorder.record("rollout/score_s", time.monotonic() - start)
         offered = sum(sample.num_tokens for sample in samples_of(outcome))
         self._admission.close_group(finished_tokens=tokens, offered_tokens=offered)
@@ -118,6 +123,12 @@ class Resolution:
         if not np.isfinite(advantages_G).all():
             raise HookError(f"{hook} returned {advantages_G.tolist()}; expected finite numbers")
         return advantages_G
+
+    def _watch_drought(self, outcome: Outcome) -> None:
+        if not isinstance(outcome, PromptDropped):
+            self._drought.gave()
+        elif warning := self._drought.empty(outcome.reason):
+            self._warn(warning)
 
     def _fail(self, group: OpenGroup, error: HookError) -> None:
         log.warning("row %d is dropped: %s", group.prompt.row_index, error)

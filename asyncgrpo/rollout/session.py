@@ -12,6 +12,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Protocol
 
 from asyncgrpo.channel.messages import (
@@ -27,6 +28,7 @@ from asyncgrpo.channel.messages import (
 )
 from asyncgrpo.config import known
 from asyncgrpo.errors import HookError, ServerError
+from asyncgrpo.metrics.sinks import EventLog
 from asyncgrpo.metrics.values import Recorder
 from asyncgrpo.rollout.admission import Admission
 from asyncgrpo.rollout.concurrency import POLL_S, ConcurrencyCap, kv_cache_rollouts
@@ -76,6 +78,7 @@ class Session:
         self._max_model_len = known(config.server.max_model_len)
         self._heartbeats = Heartbeats()
         self._stopped = asyncio.Event()
+        self._events = EventLog(Path(known(config.run.dir)) / "events.jsonl")
         self._preemptions: int | None = None
         self._cap_started = False
         self._policy = CurrentPolicy(PolicyName(begin.policy, begin.policy_version))
@@ -111,6 +114,7 @@ class Session:
             finished=self._finished,
             emit=self._emit,
             wake=self._generation.wake,
+            warn=self._warn,
         )
 
     async def run(self) -> None:
@@ -211,6 +215,11 @@ class Session:
         self._recorder.record("rollout/concurrency_cap", self._cap.cap)
         self._recorder.record("rollout/score_queue_size", self._finished.qsize())
         self._recorder.record("rollout/vllm_retry_count", 0)  # none is an observation too
+
+    def _warn(self, message: str) -> None:
+        """Tell the person who watches the run."""
+        log.warning("%s", message)
+        self._events.write("warning", message=message)
 
     async def _watch_load(self) -> None:
         """Takes the server's load every `POLL_S`; gives the cap."""

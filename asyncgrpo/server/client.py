@@ -11,6 +11,7 @@ fails.
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from http import HTTPStatus
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -71,6 +72,7 @@ class _Codec(NamedTuple):
     content_type: str
 
 
+_NO_SERVER = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND)  # of /health
 _JSON = "application/json"
 _CODECS = {
     Endpoint.PACKED: _Codec(packed_request, packed_turn, "application/msgpack"),
@@ -150,10 +152,16 @@ class ServerClient:
     async def wait_ready(self, timeout_s: float, on_wait: OnWait | None = None) -> None:
         """Return once the server is healthy; `on_wait` gets the seconds waited so far.
 
-        Raises `UnreachableError` after `timeout_s`.
+        Raises `UnreachableError` after `timeout_s`, and `ServerError` at once where something else
+        than a server answers.
         """
         start = time.monotonic()
-        while not await self.health():
+        while (status := await self._health_status()) != HTTPStatus.OK:
+            if status in _NO_SERVER:
+                raise ServerError(
+                    f"{self.base_url}/health answers {status}, so it is no vLLM server; expected "
+                    "its base URL, such as http://127.0.0.1:8000"
+                )
             waited_s = time.monotonic() - start
             if waited_s > timeout_s:
                 raise UnreachableError(
@@ -166,12 +174,15 @@ class ServerClient:
 
     async def health(self) -> bool:
         """Whether the server answers and its engine lives."""
+        return await self._health_status() == HTTPStatus.OK
+
+    async def _health_status(self) -> int | None:
+        """What /health answers; None for no answer."""
         try:
             async with asyncio.timeout(HEALTH_TIMEOUT_S):
-                response = await self._fresh.get(self.base_url + "/health")
+                return (await self._fresh.get(self.base_url + "/health")).status_code
         except (httpx.TransportError, TimeoutError):
-            return False
-        return response.status_code == 200
+            return None
 
     async def models(self) -> tuple[ServedModel, ...]:
         """The base model and the adapters that are served now."""
@@ -271,18 +282,13 @@ class ServerClient:
         raise AssertionError("stamina yields at least one attempt")
 
     async def _check_engine(self, error: ServerError) -> None:
-        if isinstance(error, StatusError) and await self._is_dead():
+        # No answer says nothing about the engine: the next try will.
+        dead = HTTPStatus.SERVICE_UNAVAILABLE
+        if isinstance(error, StatusError) and await self._health_status() == dead:
             raise EngineDeadError(
                 f"the engine behind {self.base_url} is dead (/health answers 503); its log says "
                 "why. Restart the server"
             ) from error
-
-    async def _is_dead(self) -> bool:
-        try:
-            async with asyncio.timeout(HEALTH_TIMEOUT_S):
-                return (await self._fresh.get(self.base_url + "/health")).status_code == 503
-        except (httpx.TransportError, TimeoutError):
-            return False  # no answer says nothing about the engine: the next try will
 
     async def _control(
         self, method: str, path: str, body: Mapping[str, Any] | None = None

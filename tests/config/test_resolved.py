@@ -77,6 +77,15 @@ def test_reloading_opens_what_was_derived_but_the_run_stays_where_it_is(tmp_path
     assert second.sync.path == "/w/runs/demo/served"
 
 
+def test_a_run_that_was_moved_publishes_where_it_is_now(tmp_path: Path):
+    _, _, run_dir = resolved_run(tmp_path)
+    moved = resolve(reload(run_dir, ["run.dir=/new/place"]), DEMO).config
+    assert moved.sync.path == "/new/place/served"
+    _, _, run_dir = resolved_run(tmp_path, "sync.path=/shared/served")
+    moved = resolve(reload(run_dir, ["run.dir=/new/place"]), DEMO).config
+    assert moved.sync.path == "/shared/served"
+
+
 def test_reloading_without_overrides_resolves_to_the_same(tmp_path: Path):
     facts = Facts(recipe_name="demo", working_dir="/w", cuda_count=3, model_dtype="bfloat16")
     _, result, run_dir = resolved_run(

@@ -38,6 +38,12 @@ CASES = [
     ),
     (["data.path=null"], "data.path", "missing; expected a hub id", ["data.path=a/b"]),
     (
+        ["server.devices=[0]", "server.tensor_parallel_size=2"],
+        "server.devices",
+        "got 1 of them, expected server.tensor_parallel_size = 2",
+        ["server.devices=[0, 1]"],
+    ),
+    (
         ["data.prompt_template=hello"],
         "data.prompt_template",
         "names no column",

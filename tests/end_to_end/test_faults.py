@@ -12,6 +12,7 @@ from tests.end_to_end.runs import (
     RunDirectory,
     answers,
     asyncgrpo,
+    descendants,
     free_port,
     run,
     started,
@@ -92,6 +93,19 @@ def test_ctrl_c_checkpoints_and_exits_cleanly(url, tmp_path):
     step = directory.state["step"]
     assert step >= 3
     assert directory.checkpoint(step).is_dir()
+
+
+def test_ctrl_c_twice_stops_now_and_the_run_can_be_resumed(url, tmp_path):
+    directory = RunDirectory(tmp_path / "run")
+    with started(*train(url, directory, "trainer.max_steps=500")) as launcher:
+        wait_until(lambda: len(directory.metrics) >= 3 or launcher.poll() is not None, "step 3")
+        family = descendants(launcher.pid)
+        launcher.send_signal(2)
+        launcher.send_signal(2)
+        assert launcher.wait(30) in {0, 1}  # 0: the step was over before the second one came
+        output = launcher.stdout.read()
+    assert f"asyncgrpo resume {directory.path}" in output
+    assert not [process for process in family if process.is_running()]
 
 
 def test_a_second_train_into_the_same_directory_is_refused(url, tmp_path):

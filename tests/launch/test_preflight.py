@@ -64,6 +64,28 @@ def test_every_problem_is_told_at_once(tmp_path: Path):
     assert "cannot import vllm and asyncgrpo" in text
 
 
+def test_a_module_in_the_working_directory_is_found_as_the_worker_finds_it(
+    tmp_path: Path, monkeypatch
+):
+    (tmp_path / "my_own_rewards.py").write_text("")
+    rollout = {"rewards": ["my_own_rewards:f"], "loop": "my_own_loops:Loop"}
+    config = configuration(tmp_path, rollout=rollout)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError) as error:
+        preflight.check(config, launch_server=False)
+    assert str(error.value).startswith("rollout.loop: no module `my_own_loops`")
+    (tmp_path / "my_own_loops").mkdir()
+    preflight.check(config, launch_server=False)
+
+
+def test_an_api_key_that_is_not_set_is_told_before_the_start(tmp_path: Path, monkeypatch):
+    config = configuration(tmp_path, server={"api_key_env": "OUR_KEY"})
+    with pytest.raises(ConfigError, match=r"server\.api_key_env: .*OUR_KEY is not set"):
+        preflight.check(config, launch_server=False)
+    monkeypatch.setenv("OUR_KEY", "sesame")
+    preflight.check(config, launch_server=False)
+
+
 def test_a_run_with_servers_elsewhere_needs_neither_vllm_nor_a_port(tmp_path: Path):
     config = configuration(tmp_path, server={"python": str(tmp_path / "no-python")})
     preflight.check(config, launch_server=False)

@@ -49,6 +49,12 @@ def test_the_goal_is_steps_or_epochs(goal: Goal, fraction: float | None):
     assert goal.fraction(step=4, epoch=0.5) == fraction
 
 
+def test_a_long_run_keeps_its_rewards_and_only_the_newest_windows():
+    progress = advance(Progress(Goal()), [record(step, reward=0.5) for step in range(300)], [])
+    assert len(progress.rewards) == 300
+    assert [r["step"] for r in progress.records] == list(range(200, 300))
+
+
 def test_the_rewards_way_is_told_by_its_ends():
     assert "0.200 -> 0.900" in reward_way([0.2] * 5 + [0.5] * 10 + [0.9] * 5)
     assert "0.000 -> 1.000" in reward_way([0.0, 1.0])

@@ -121,6 +121,17 @@ async def test_each_step_is_a_line(attempt):
     assert "step 1  reward 0.500" in a.output.getvalue()
 
 
+async def test_a_view_that_fails_does_not_end_the_run(attempt, caplog):
+    a = attempt(worker="print()", trainer=TRAINER.replace("2000", "4"))
+
+    def show(_progress):
+        raise OSError("the terminal is gone")
+
+    a.session.view.show = show
+    assert await a.train() is Outcome.FINISHED
+    assert caplog.text.count("progress is not shown any more") == 1
+
+
 async def test_the_first_process_to_fail_is_named_with_its_last_words(attempt):
     a = attempt(worker="import sys; sys.exit('error: row 3 has no prompt')")
     with pytest.raises(RunError) as error:

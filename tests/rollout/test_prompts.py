@@ -169,6 +169,14 @@ def test_jsonl_json_parquet_and_a_folder_of_them(tmp_path):
         assert prompts[0].messages == USER
 
 
+def test_a_saved_dataset_has_no_splits(tmp_path):
+    import datasets
+
+    datasets.Dataset.from_list(ROWS).save_to_disk(str(tmp_path / "saved"))
+    with pytest.raises(DataError, match=r"data\.split: got 'train\[:2\]'.*without splits"):
+        load_prompts(DataConfig(path=str(tmp_path / "saved"), split="train[:2]"))
+
+
 def test_csv_through_a_template(tmp_path):
     (tmp_path / "a.csv").write_text("question,answer\n1 + 1,2\n2 + 2,4\n")
     data = DataConfig(path=str(tmp_path / "a.csv"), prompt_template="{question} = ?")

@@ -235,6 +235,12 @@ async def test_ready_is_waited_for_and_given_up(fake, client):
         await client.wait_ready(0.1)
 
 
+async def test_what_is_no_server_is_not_waited_for(fake):
+    async with ServerClient(f"{fake.url}/elsewhere") as client:
+        with pytest.raises(ServerError, match="/health answers 404, so it is no vLLM server"):
+            await client.wait_ready(30)
+
+
 async def test_routes_that_a_variable_turns_on_name_it(fake, client):
     fake.state.dev_mode = False
     for call in (client.pause, client.server_info, client.start_weight_update):
