@@ -101,10 +101,8 @@ def score_terms(
     wanted_TC = torch.cat([target_T[:, None], top_ids_TK], dim=1)
     absent_TC = wanted_TC == NO_TOKEN
     work = _Work(term_U_T, wanted_TC.masked_fill(absent_TC, 0), absent_TC, shape, tiles)
-    logprobs_TC, entropy_T = cast(
-        "tuple[Tensor, Tensor]", _Head.apply(hidden_UH, weight_VH, bias_V, work)
-    )
-    return HeadScores(logprobs_TC[:, 0], logprobs_TC[:, 1:], entropy_T)
+    scores = _Head.apply(hidden_UH, weight_VH, bias_V, work)
+    return HeadScores(*cast("tuple[Tensor, Tensor, Tensor]", scores))
 
 
 def _tiles(terms_per_U: Tensor, positions_per_tile: int) -> list[_Tile]:
@@ -153,7 +151,7 @@ class _Head(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, hidden_UH: Tensor, weight_VH: Tensor, bias_V: Tensor | None, work: _Work
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor]:
         accumulate = torch.promote_types(hidden_UH.dtype, torch.float32)
         logprobs_TC = hidden_UH.new_empty(work.wanted_TC.shape, dtype=accumulate)
         logsumexp_U = hidden_UH.new_empty(hidden_UH.shape[0], dtype=accumulate)
@@ -171,15 +169,16 @@ class _Head(torch.autograd.Function):
         ctx.work = work
         ctx.mark_non_differentiable(entropy_T)
         ctx.save_for_backward(hidden_UH, weight_VH, bias_V, logsumexp_U)
-        return logprobs_TC, entropy_T
+        # FSDP2 hooks what a module returns, which must be no view.
+        return logprobs_TC[:, 0].clone(), logprobs_TC[:, 1:].clone(), entropy_T
 
     @staticmethod
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, grad_TC: Tensor, _: Tensor
+        ctx: Any, grad_T: Tensor, grad_TK: Tensor, _: Tensor
     ) -> tuple[Tensor | None, ...]:
         hidden_UH, weight_VH, bias_V, logsumexp_U = ctx.saved_tensors
         work: _Work = ctx.work
-        grad_TC = grad_TC.masked_fill(work.absent_TC, 0)
+        grad_TC = torch.cat([grad_T[:, None], grad_TK], dim=1).masked_fill_(work.absent_TC, 0)
         total_U = torch.zeros_like(logsumexp_U).index_add_(0, work.term_U_T, grad_TC.sum(1))
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
         accumulate = logsumexp_U.dtype

@@ -1,18 +1,19 @@
 """What the loss's metrics come from: sums that merge exactly over rows, ranks and micro-batches.
 
-    policy_loss --LossSums--> merge ... merge --aggregates()--> metrics, once per log window
+    policy_loss --LossSums--> merge ... merge --aggregates()--> of all ranks --> loss_metrics
 
 Everything stays on the device as [total, weight, low, high] per name until `aggregates`, which is
-the one transfer.
+the one transfer, once per log window.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from asyncgrpo.metrics.values import Aggregate, Aggregates
+from asyncgrpo.metrics.values import Aggregate, Aggregates, Recorder
 
 
 def observe(values: Tensor) -> Tensor:
@@ -45,18 +46,30 @@ class LossSums:
         return LossSums(merged)
 
     def aggregates(self) -> Aggregates:
-        """As metrics. ess_frac = (sum r)^2 / (n sum r^2) over everything merged so far."""
+        """What this rank observed, to be brought together by `loss_metrics`."""
         if not self.entries:
             return {}
         rows: list[list[float]] = torch.stack(list(self.entries.values())).tolist()
-        found = {name: Aggregate(*row) for name, row in zip(self.entries, rows, strict=True)}
-        squared = found.pop(self.RATIO_SQUARED)
+        return {name: Aggregate(*row) for name, row in zip(self.entries, rows, strict=True)}
+
+
+def loss_metrics(of_ranks: Iterable[Aggregates]) -> Aggregates:
+    """All ranks' observations as metrics.
+
+    ess_frac = (sum r)^2 / (n sum r^2) is no mean of what single ranks have, so it is taken last.
+    """
+    merged = Recorder()
+    for aggregates in of_ranks:
+        merged.merge(aggregates)
+    found = merged.drain()
+    squared = found.pop(LossSums.RATIO_SQUARED, None)
+    if squared is not None:
         ratio = found["sampling/importance_sampling_ratio/mean"]
         ess_frac = ratio.total**2 / (ratio.weight * squared.total) if squared.total else 0.0
         found["sampling/ess_frac"] = Aggregate(
             ess_frac * ratio.weight, ratio.weight, ess_frac, ess_frac
         )
-        return found
+    return found
 
 
 def _merged(held: Tensor, entry: Tensor) -> Tensor:

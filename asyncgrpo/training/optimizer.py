@@ -31,6 +31,11 @@ def build_optimizer(model: nn.Module, config: TrainerConfig) -> Optimizer:
     trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     if not trained:
         raise ConfigError("no parameter of the model trains; check model.peft.target_modules")
+    if config.optim == "adafactor" and any(isinstance(p, DTensor) for _, p in trained):
+        raise ConfigError(
+            "trainer.optim: adafactor works neither on sharded parameters nor under mixed "
+            "precision; use adamw_torch_fused, or trainer.sharding=none with trainer.bf16=false"
+        )
     groups = [
         {"params": [p for _, p in trained if p.ndim >= 2], "weight_decay": config.weight_decay},
         {"params": [p for _, p in trained if p.ndim < 2], "weight_decay": 0.0},

@@ -155,6 +155,11 @@ def gather_aggregates(aggregates: Aggregates, ranks: Ranks) -> list[Aggregates]:
     return [aggregates, *(msgspec.msgpack.decode(each, type=Aggregates) for each in received)]
 
 
+def wait_for_ranks(ranks: Ranks) -> None:
+    """Return once every rank has come here."""
+    sum_over_ranks(torch.zeros((), device=ranks.device))
+
+
 def sum_over_ranks(values: Tensor) -> Tensor:
     """Element-wise sum over ranks, on every rank."""
     dist.all_reduce(values)

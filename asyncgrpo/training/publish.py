@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from jaxtyping import Int32
 from peft import PeftModel
-from torch.distributed.fsdp import FSDPModule
 
 from asyncgrpo.config import Config, known
 from asyncgrpo.metrics.values import Aggregates
@@ -92,8 +91,6 @@ def _probe(policy: Policy, token_ids: Int32[np.ndarray, "n"]) -> Probe:
     scorer.eval()  # no dropout
     logprobs = scorer.sequence_logprobs(token_ids.tolist()).float().cpu().numpy()
     scorer.train()
-    if isinstance(scorer, FSDPModule):
-        scorer.reshard()  # a forward without a backward leaves the root's parameters whole
     return Probe(token_ids, np.concatenate([np.zeros(1, np.float32), logprobs]))
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from asyncgrpo.channel import messages
 from asyncgrpo.channel.sockets import TrainerLink
 from asyncgrpo.config import Config, known
+from asyncgrpo.errors import RunError
 from asyncgrpo.ledger.state_file import write_state
 from asyncgrpo.ledger.states import Ledger
 from asyncgrpo.metrics.trackers import open_sinks
@@ -28,6 +29,7 @@ from asyncgrpo.training.checkpoint import (
 )
 from asyncgrpo.training.director import Director, Schedule
 from asyncgrpo.training.inbox import Inbox, InboxSettings
+from asyncgrpo.training.loss_sums import loss_metrics
 from asyncgrpo.training.model import Policy, Tokenizer
 from asyncgrpo.training.publish import MakePublisher
 from asyncgrpo.training.reporting import Reporter, StepReport
@@ -157,7 +159,7 @@ class RankZero:
         self.reporter.record_ledger(self.inbox.counts())
         self.reporter.write_window(
             [
-                *loss_sums,
+                loss_metrics(loss_sums),
                 *self.inbox.drain_measurements(),
                 self._publisher.drain_measurements(),
             ],
@@ -183,8 +185,14 @@ class RankZero:
             state=state,
             trainer=trainer,
         )
-        write_state(self._run_dir, state)
-        prune_checkpoints(directory, self._config.checkpoint.save_total_limit)
+        try:
+            write_state(self._run_dir, state)
+            prune_checkpoints(directory, self._config.checkpoint.save_total_limit)
+        except OSError as error:
+            raise RunError(
+                f"{error}, after the checkpoint of step {trainer.step}, which is whole: free some "
+                f"space in {self._run_dir}, then `asyncgrpo resume`"
+            ) from error
         seconds = time.perf_counter() - started
         self.reporter.events.write(
             "checkpoint_saved", step=trainer.step, path=str(path), seconds=round(seconds, 3)

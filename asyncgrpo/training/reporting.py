@@ -46,7 +46,7 @@ class StepReport:
     loss: float
     grad_norm: float
     learning_rate: float
-    seconds: Mapping[str, float]  # by phase: fwd_bwd, fwd, optimizer, weight_sync
+    seconds: Mapping[str, float]  # by phase: fwd_bwd, fwd, optimizer, weight_sync[_barrier]
     rollout_wait_s: float
     step_s: float
     num_tokens: int  # forwarded since the run began
@@ -79,6 +79,7 @@ class Reporter:
             record(f"perf/{phase}_s", seconds)
         _record_batches(self._recorder, report)
 
+    @never_raises
     def record_skip(self, step: int, loss: float, grad_norm: float) -> None:
         """A step whose loss or gradient was not finite."""
         self._recorder.record("skipped_step_count", 1)

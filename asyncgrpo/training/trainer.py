@@ -13,6 +13,7 @@ the same orders, so all take part in the same collectives.
 """
 
 import argparse
+import faulthandler
 import logging
 import os
 import signal
@@ -62,6 +63,7 @@ from asyncgrpo.training.parallel import (
     shard,
     sum_gradients,
     sum_over_ranks,
+    wait_for_ranks,
 )
 from asyncgrpo.training.publish import MakePublisher, make_publisher, probe_ids, snapshot
 from asyncgrpo.training.rank_zero import Outcome, RankZero, Run
@@ -86,7 +88,7 @@ class Trainer:
         self.tokenizer = load_tokenizer(config.model)
         self._probe_ids = probe_ids(config, len(self.tokenizer))
         self._rates = LearningRate(config.trainer)
-        self._loss_settings = loss_settings(config)
+        self._loss_settings = LossSettings.from_config(config.loss)
         self._local_scale = local_loss_scale(self.policy.scorer, ranks)
         self._loss_scale = LossScale() if config.trainer.fp16 else None
         self._skips = SkipGuard()
@@ -101,6 +103,7 @@ class Trainer:
     def run(self, orders: Iterable[Order], rank_zero: RankZero | None) -> None:
         """Follow the orders until Finish."""
         self._seed()
+        self._timer.drain()  # the first publish is no part of a step
         for order in orders:
             match order:
                 case Train():
@@ -116,6 +119,8 @@ class Trainer:
     def publish(self, rank_zero: RankZero | None) -> None:
         """Hand the weights as they are to the publisher."""
         with self._timer.phase("weight_sync"):
+            with self._timer.phase("weight_sync_barrier"):
+                wait_for_ranks(self.ranks)
             taken = snapshot(self.config, self.policy, self._probe_ids)
             if rank_zero is not None:
                 rank_zero.publish(taken)
@@ -221,19 +226,6 @@ class Trainer:
             )
 
 
-def loss_settings(config: Config) -> LossSettings:
-    """The loss section as the loss takes it."""
-    loss = config.loss
-    return LossSettings(
-        score_centering=loss.score_centering,
-        centering_tail=loss.centering_tail,
-        clip_min=loss.vllm_importance_sampling_clip_min,
-        clip_max=loss.vllm_importance_sampling_clip_max,
-        epsilon=loss.epsilon,
-        epsilon_high=loss.epsilon if loss.epsilon_high is None else loss.epsilon_high,
-    )
-
-
 def choose_checkpoint(run_dir: Path, step: int | None) -> Checkpoint | None:
     """The checkpoint to go on from: that of `step`, else the newest; None = from the start."""
     directory = run_dir / "checkpoints"
@@ -257,6 +249,20 @@ def reached_end(config: Config, checkpoint: Checkpoint | None) -> bool:
     return first >= last_ordinal(trainer.num_train_epochs, state.num_prompts)
 
 
+def refuse_another_order(config: Config, checkpoint: Checkpoint | None) -> None:
+    """The ledger's positions are of one permutation of the prompts.
+
+    Raises CheckpointError where the run would go on with another.
+    """
+    if checkpoint is None or checkpoint.state.seed == config.rollout.seed:
+        return
+    raise CheckpointError(
+        f"the run began with rollout.seed {checkpoint.state.seed} and it is {config.rollout.seed} "
+        f"now, which orders the prompts anew: some would be trained twice and others never; "
+        f"resume with rollout.seed={checkpoint.state.seed}"
+    )
+
+
 def train(
     run_dir: Path, step: int | None = None, make_publisher: MakePublisher = make_publisher
 ) -> None:
@@ -269,6 +275,7 @@ def train(
     """
     config = load_resolved(run_dir)
     checkpoint = choose_checkpoint(run_dir, step)
+    refuse_another_order(config, checkpoint)
     if reached_end(config, checkpoint):
         assert checkpoint is not None
         logger.info(
@@ -285,6 +292,7 @@ def train(
     if ranks.is_first:
         _lead(trainer, run_dir, checkpoint, make_publisher)
     else:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # rank 0 is asked too, and says when to end
         trainer.publish(None)
         trainer.run(follow(), None)
     leave_ranks()
@@ -329,6 +337,7 @@ def run(
     logging.getLogger("httpx").setLevel(logging.WARNING)  # a line per request
     transformers.logging.disable_progress_bar()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's to interpret
+    faulthandler.register(signal.SIGUSR1, all_threads=True)  # stacks for a crash bundle
     try:
         train(run_dir, step, make_publisher)
     except UserError as error:

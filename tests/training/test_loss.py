@@ -19,7 +19,7 @@ from asyncgrpo.packing.row import build_row
 from asyncgrpo.records import NO_TOKEN, Sample, SampleKey
 from asyncgrpo.training.forward import RowTensors, TermScores
 from asyncgrpo.training.loss import LossSettings, policy_loss
-from asyncgrpo.training.loss_sums import LossSums
+from asyncgrpo.training.loss_sums import LossSums, loss_metrics
 
 V = 5
 TAIL_FLOOR = 1e-6
@@ -211,7 +211,7 @@ def test_the_sums_of_three_terms_by_hand():
     p = np.array([[0.2] * V, [0.3, 0.175, 0.175, 0.175, 0.175], [0.06, 0.235, 0.235, 0.235, 0.235]])
     row = one_row(q, [0, 0, 0], [1.0, 1.0, -1.0], 2)  # ratios 1, 1.5, 0.3
     _, sums = policy_loss(scores_of(torch.from_numpy(np.log(p)), row), row, LossSettings(), 1.0)
-    found = sums.aggregates()
+    found = loss_metrics([sums.aggregates()])
 
     def mean(name: str) -> float:
         return found[name].total / found[name].weight
@@ -237,8 +237,8 @@ def test_the_sums_of_three_terms_by_hand():
     assert mean("entropy") == pytest.approx(-(p * np.log(p)).sum(1).mean(), rel=1e-5)
 
 
-@given(st.integers(0, 1000), st.integers(1, 3))
-def test_sums_of_parts_merge_to_the_sums_of_the_whole(seed, cut):
+@given(st.integers(0, 1000), st.integers(1, 3), st.sampled_from([1, 2]))
+def test_sums_of_parts_merge_to_the_sums_of_the_whole(seed, cut, ranks):
     z, q, tokens, advantages = draw_case(seed)
     s = LossSettings()
 
@@ -246,8 +246,12 @@ def test_sums_of_parts_merge_to_the_sums_of_the_whole(seed, cut):
         row = one_row(q[part], tokens[part], advantages[part], 3, version=1)
         return policy_loss(scores_of(torch.from_numpy(z[part]), row), row, s, 1.0)[1]
 
-    whole = sums(slice(None)).aggregates()
-    merged = sums(slice(0, cut)).merge(sums(slice(cut, None))).aggregates()
+    whole = loss_metrics([sums(slice(None)).aggregates()])
+    parts = sums(slice(0, cut)), sums(slice(cut, None))
+    if ranks == 1:
+        merged = loss_metrics([parts[0].merge(parts[1]).aggregates()])
+    else:
+        merged = loss_metrics([part.aggregates() for part in parts])
     assert whole.keys() == merged.keys()
     for name, aggregate in whole.items():
         assert merged[name].total == pytest.approx(aggregate.total, rel=1e-5, abs=1e-6), name
@@ -273,12 +277,12 @@ def test_clipped_fractions_are_per_sample():
         LossSettings(score_centering=False, clip_min=0.0),
         1.0,
     )
-    below = sums.aggregates()["clip_ratio/low_min"]
+    below = loss_metrics([sums.aggregates()])["clip_ratio/low_min"]
     assert (below.total, below.weight) == (0.0, 2.0)  # a positive advantage is not clipped below
     negative = [Sample(s.key, s.input_ids, s.trained, s.sampler_logprobs, -1.0, 0) for s in samples]
     row = RowTensors.from_row(build_row(negative), "cpu")
     _, sums = policy_loss(scores, row, LossSettings(score_centering=False, clip_min=0.0), 1.0)
-    below = sums.aggregates()["clip_ratio/low_min"]
+    below = loss_metrics([sums.aggregates()])["clip_ratio/low_min"]
     assert below.total == pytest.approx(1.0)
     assert (below.weight, below.low, below.high) == (
         2.0,

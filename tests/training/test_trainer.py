@@ -6,13 +6,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from asyncgrpo.channel.messages import ToTrainer
+from asyncgrpo.channel.messages import GroupReady, ToTrainer
 from asyncgrpo.channel.sockets import request_stop
+from asyncgrpo.records import Sample, SampleKey
 from tests.training.fixtures import make_model, resolved, write_run
-from tests.training.scripted_worker import ScriptedWorker, no_signal
+from tests.training.scripted_worker import VOCAB, K, ScriptedWorker, no_signal
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = "tests.training.trainer_without_server"
@@ -28,7 +31,7 @@ IN_EVERY_WINDOW = {
     *("batch/masked_token_frac", "batch/samples_per_row", "batch/row_tokens_mean"),
     *("batch/row_fill_frac", "batch/row_imbalance", "batch/packing_ratio", "batch/pad_frac"),
     *("perf/step_s", "perf/fwd_bwd_s", "perf/fwd_s", "perf/optimizer_s", "perf/rollout_wait_s"),
-    *("perf/weight_sync_s", "perf/fwd_bwd_forwarded_tokens_per_s"),
+    *("perf/weight_sync_s", "perf/weight_sync_barrier_s", "perf/fwd_bwd_forwarded_tokens_per_s"),
     *("perf/wall_clock_forwarded_tokens_per_s", "perf/wall_clock_trained_tokens_per_s"),
     *("rollout/queue_size", "ledger/trained_count", "ledger/dropped_count"),
 }
@@ -91,6 +94,53 @@ def test_a_run_of_two_ranks_ends_when_its_epochs_do(model: Path, tmp_path: Path)
     assert windows[0]["batch/microbatches_per_step"] == 2
     newest = max((tmp_path / "checkpoints").iterdir())
     assert state(newest) == final
+
+
+def equal_group(ordinal: int, num_prompts: int) -> GroupReady:
+    """Two samples of 16 tokens that share nothing: rows fill up alike on one rank and on two."""
+    epoch, position = divmod(ordinal, num_prompts)
+    samples: list[Sample] = []
+    for index in range(2):
+        draw = np.random.default_rng([ordinal, index])
+        ids = draw.integers(3, VOCAB, 16).astype(np.int32)
+        ids[0] = 3 + (2 * ordinal + index) % 60
+        trained = (np.arange(16) >= 6).astype(np.uint8)
+        logprobs = np.where(trained, -np.log(VOCAB), 0).astype(np.float32)
+        top_ids = np.where(trained[:, None], np.arange(K) + 3, -1).astype(np.int32)
+        top_logprobs = np.where(trained[:, None], -np.log(VOCAB), -np.inf).astype(np.float32)
+        top_logprobs = np.repeat(top_logprobs, K, axis=1)
+        key, advantage = SampleKey(epoch, position, index), float(draw.normal())
+        samples.append(Sample(key, ids, trained, logprobs, advantage, 0, top_ids, top_logprobs))
+    return GroupReady(epoch, position, position, tuple(samples))
+
+
+def run_of(
+    run_dir: Path, model: Path, num_ranks: int, trainer: dict[str, Any]
+) -> list[dict[str, float]]:
+    leaves = {"nproc_per_node": num_ranks, "token_budget": 64 // num_ranks} | trainer
+    config = resolved(
+        model, run_dir, trainer=leaves, server={"max_model_len": 32}, rollout={"max_staleness": 50}
+    )
+    write_run(run_dir, config)
+    with ScriptedWorker(run_dir, num_prompts=30, script=lambda at: equal_group(at, 30)):
+        finish(start(run_dir, num_ranks=num_ranks))
+    return metrics(run_dir)
+
+
+def test_two_sharded_ranks_learn_as_one_and_one_goes_on_from_their_checkpoint(
+    model: Path, tmp_path: Path
+):
+    alone = run_of(tmp_path / "alone", model, 1, {"max_steps": 5})
+    run_dir = tmp_path / "ranks"
+    run_of(run_dir, model, 2, {"max_steps": 3, "sharding": "fsdp2"})
+    both = run_of(run_dir, model, 1, {"max_steps": 5})
+    assert [window["step"] for window in both] == [1, 2, 3, 4, 5]
+    assert [window["batch/samples_per_step"] for window in both] == [4] * 5
+    assert [window["batch/samples_per_row"] for window in both] == [2, 2, 2, 4, 4]
+    for name in ("loss", "grad_norm", "entropy", "sampling/ess_frac", "sampling/masked_mean"):
+        got, expected = [w[name] for w in both], [w[name] for w in alone]
+        assert got == pytest.approx(expected, rel=1e-4, abs=1e-5), name
+    assert both[0]["perf/weight_sync_barrier_s"] > 0
 
 
 def test_a_killed_trainer_resumes_at_the_right_prompt(model: Path, tmp_path: Path):
