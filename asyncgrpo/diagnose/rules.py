@@ -174,8 +174,8 @@ LIMITS = (
         Side.GENERATION,
         "server load",
         "the servers generate as fast as they can: give them more or faster devices "
-        "(server.devices, server.tensor_parallel_size), or ask for less (shorter completions, fewer "
-        "sampler logprobs)",
+        "(server.devices, server.tensor_parallel_size), or ask for less: shorter completions, "
+        "fewer sampler logprobs",
         (),
         lambda _: {},
         "perf/rollout_wait_s",

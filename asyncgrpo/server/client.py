@@ -264,7 +264,7 @@ class ServerClient:
         tries = stamina.retry_context(
             on=is_transient,
             attempts=retries.attempts,
-            timeout=None,
+            timeout=self._timeout_s,  # a server that never answers costs one timeout, not ten
             wait_initial=retries.first_s,
             wait_max=retries.longest_s,
             wait_jitter=retries.first_s,

@@ -15,21 +15,50 @@ FAMILIES = "batch|clip_ratio|completions|ledger|perf|rewards|rollout|sample|samp
 METRIC_NAME = re.compile(rf"({FAMILIES})/[a-z0-9_/]*[a-z0-9]")
 
 
-def recorded() -> set[str]:
-    """Every literal in the processes' code that looks like a metric's name."""
-    names: set[str] = set()
-    for package in ("rollout", "training", "sync"):
-        for file in (ROOT / package).rglob("*.py"):
-            for node in ast.walk(ast.parse(file.read_text())):
-                if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                    names |= {node.value} if METRIC_NAME.fullmatch(node.value) else set()
-    return names
+def nodes() -> list[ast.AST]:
+    """Everything in the code of the processes that record."""
+    files = [
+        f for package in ("rollout", "training", "sync") for f in (ROOT / package).rglob("*.py")
+    ]
+    return [node for file in files for node in ast.walk(ast.parse(file.read_text()))]
+
+
+def literals() -> set[str]:
+    return {n.value for n in nodes() if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+
+
+def composed() -> set[re.Pattern[str]]:
+    """The names that f-strings make: `f"perf/{phase}_s"`; either end of a name may be greedy."""
+    found: set[re.Pattern[str]] = set()
+    for node in nodes():
+        if isinstance(node, ast.JoinedStr) and isinstance(node.values[0], ast.Constant):
+            for part in ("([a-z_{}]+)", "([a-z_{}]+?)"):
+                texts = [
+                    re.escape(str(v.value)) if isinstance(v, ast.Constant) else part
+                    for v in node.values
+                ]
+                found |= {re.compile("".join(texts))} if "/" in str(node.values[0].value) else set()
+    return found
 
 
 def test_what_is_recorded_is_declared():
-    names = recorded()
+    names = {name for name in literals() if METRIC_NAME.fullmatch(name)}
     assert len(names) > 40  # the scan finds them
     assert sorted(name for name in names if describe(name) is None) == []
+
+
+def test_what_is_declared_is_recorded():
+    written, patterns = literals(), composed()
+
+    def is_made(name: str) -> bool:
+        """A name that an f-string makes of literals, and of the parts in braces."""
+        matches = [match for pattern in patterns if (match := pattern.fullmatch(name))]
+        return any(all(g in written or g[0] == "{" for g in match.groups()) for match in matches)
+
+    names = [metric.pattern for metric in CATALOG]
+    assert is_made("completions/max_terminated_length")
+    assert not is_made("perf/nobody_times_this_s")
+    assert [name for name in names if name not in written and not is_made(name)] == []
 
 
 def test_every_row_is_whole_and_named_once():
