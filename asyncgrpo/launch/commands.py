@@ -7,7 +7,9 @@ recipe --prepare--> Prepared --dry run--> printed
 import asyncio
 import json
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,7 +18,7 @@ import yaml
 from rich.console import Console
 
 from asyncgrpo.config import Config, Derivation, known, load_recipe, local_facts, reload, resolve
-from asyncgrpo.launch import guard, machine
+from asyncgrpo.launch import guard, machine, preflight
 from asyncgrpo.launch.account import account
 from asyncgrpo.launch.panel import PanelView
 from asyncgrpo.launch.plan import plan_servers, plan_training
@@ -82,13 +84,15 @@ def validate(recipe: Path, overrides: list[str], *, no_checkpoints: bool = False
     facts = local_facts(
         loaded.config, cuda_count=machine.cuda_count(), recipe_name=loaded.path.stem
     )
+    derivation = resolve(loaded, facts)
+    preflight.check_inputs(derivation.config)
     print(f"{recipe}: no errors\n")
-    print(derived_text(resolve(loaded, facts)))
+    print(derived_text(derivation, _columns()))
 
 
 def _see_through(prepared: Prepared, run: RunDirectory, checkpoint: int | None) -> bool:
     view = _view(prepared.config)
-    view.say(derived_text(prepared.derivation))
+    view.say(derived_text(prepared.derivation, _columns()))
     view.say(f"run directory {run.path}")
     with locked(run) as lock:
         session = Session(prepared, run, view, lock=lock, checkpoint=checkpoint)
@@ -113,12 +117,29 @@ def _view(config: Config) -> View:
     return LineView(sys.stdout)
 
 
-def derived_text(derivation: Derivation) -> str:
-    """What was left open and is now decided, and why."""
-    rows = [(d.key, _plain(d.value), d.reason) for d in derivation.derived]
-    widths = [max((len(row[i]) for row in rows), default=0) for i in range(2)]
-    lines = [f"  {k:<{widths[0]}}  {v:<{widths[1]}}  {why}" for k, v, why in rows]
-    return "\n".join(["derived:", *lines])
+def derived_text(derivation: Derivation, columns: int | None = None) -> str:
+    """What was left open and is now decided, and why; folded where a terminal is narrower."""
+    keys = max((len(d.key) for d in derivation.derived), default=0)
+    lines: list[str] = []
+    for d in derivation.derived:
+        line = f"  {d.key:<{keys}}  {_plain(d.value)}  ({d.reason})"
+        lines += _folded(line, columns, indent=keys + 4)
+    return "\n".join(["derived, as the recipe leaves it open:", *lines])
+
+
+def _folded(line: str, columns: int | None, indent: int) -> list[str]:
+    if columns is None or len(line) < columns or columns < 2 * indent:
+        return [line]
+    head, rest = line[:indent], line[indent:]
+    folded = textwrap.wrap(
+        rest, columns - indent - 1, break_long_words=False, break_on_hyphens=False
+    )
+    return [head + folded[0], *(" " * indent + part for part in folded[1:])]
+
+
+def _columns() -> int | None:
+    """The width of the terminal that is written to, if it is one."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def dry_run_text(prepared: Prepared) -> str:

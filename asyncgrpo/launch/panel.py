@@ -33,7 +33,7 @@ ROWS = (  # label, metric, how it is written
     ("generation", "rollout/generated_tokens_per_s", "{:.0f} tokens/s"),
     ("training", "perf/wall_clock_trained_tokens_per_s", "{:.0f} tokens/s"),
     ("queue", "rollout/queue_size", "{:.0f} samples"),
-    ("step", "perf/step_s", "{:.2f} s"),
+    ("step took", "perf/step_s", "{:.2f} s"),
     ("waited", "perf/rollout_wait_s", "{:.2f} s of it for samples"),
 )
 
@@ -56,7 +56,8 @@ class PanelView:
     def waiting(self, name: str, seconds: float, doing: str) -> None:
         """What a server is doing, on one line that is written over."""
         width = max(20, self._console.width - 1)
-        self._draw(Text(f"{name} starts, {seconds:.0f} s: {doing}"[:width], style="dim"))
+        line = f"{name} starts, {seconds:.0f} s: {doing or 'nothing logged yet'}"
+        self._draw(Text(line[:width], style="dim"))
 
     def show(self, progress: Progress) -> None:
         """Redraw the panel; syncs and steps are in it, so only what is unusual is said."""

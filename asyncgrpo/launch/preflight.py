@@ -1,6 +1,7 @@
 """What can be found wrong before anything is started, all of it at once.
 
     import paths   found by file, without running anything
+    prompts        rows of a local file are conversations
     vLLM           importable by the server's interpreter
     port, disk     free
     API key        set
@@ -19,6 +20,7 @@ from pathlib import Path
 
 from asyncgrpo.config import Config, known
 from asyncgrpo.errors import ConfigError
+from asyncgrpo.launch import prompts_file
 from asyncgrpo.launch.machine import cpu_cores, cuda_count, is_free
 
 WEIGHT_FILES = ("*.safetensors", "*.bin", "*.gguf")
@@ -31,7 +33,7 @@ PROCESSES_ANYWHERE = 8  # trainer processes that even one core runs, if slowly
 def check(config: Config, *, launch_server: bool) -> None:
     """Raise ConfigError with a line for each thing that is wrong."""
     problems = [
-        *_import_problems(config),
+        *_input_problems(config),
         *_disk_problems(config),
         *_trainer_problems(config),
         *_key_problems(config),
@@ -44,6 +46,18 @@ def check(config: Config, *, launch_server: bool) -> None:
         ]
     if problems:
         raise ConfigError("\n".join(problems))
+
+
+def check_inputs(config: Config) -> None:
+    """The part that needs nothing of this machine: modules and prompts. Raises ConfigError."""
+    if problems := [*_input_problems(config)]:
+        raise ConfigError("\n".join(problems))
+
+
+def _input_problems(config: Config) -> Iterator[str]:
+    yield from _import_problems(config)
+    if found := prompts_file.problem(config.data):
+        yield found
 
 
 def _import_problems(config: Config) -> Iterator[str]:

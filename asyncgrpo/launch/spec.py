@@ -1,12 +1,12 @@
 """What to start: one process of a run, as a value that can be compared and printed."""
 
-import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-SECRET_WORDS = frozenset({"key", "token", "secret", "password", "credentials"})
+from asyncgrpo.config.secret_names import SECRET
+
 MASK = "********"
 
 
@@ -43,8 +43,7 @@ def describe(spec: ProcessSpec) -> str:
 
 def masked(name: str, value: str) -> str:
     """The value of a variable or flag, unless its name says that it is a secret."""
-    is_secret = SECRET_WORDS & set(re.split(r"[_-]+", name.lower()))
-    return MASK if value and is_secret else value
+    return MASK if value and SECRET.search(name) else value
 
 
 def _masked_argv(argv: tuple[str, ...]) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from asyncgrpo.errors import HookError
 from asyncgrpo.rewards.completion import (
+    GSM8K_MARK,
     Completion,
     after_reasoning,
     last_boxed,
@@ -16,8 +17,6 @@ from asyncgrpo.rewards.completion import (
     text_of,
 )
 from asyncgrpo.rewards.math_judge import MathJudge
-
-GSM8K_MARK = "####"
 
 
 def accuracy_reward(

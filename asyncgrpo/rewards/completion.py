@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+GSM8K_MARK = "####"  # before the final number of a GSM8K answer
 REASONING_START, REASONING_END = "<think>", "</think>"
 Completion = str | Sequence[Mapping[str, Any]]
 

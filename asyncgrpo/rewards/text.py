@@ -7,6 +7,7 @@ from typing import Any
 
 from asyncgrpo.errors import HookError
 from asyncgrpo.rewards.completion import (
+    GSM8K_MARK,
     Completion,
     after_reasoning,
     last_boxed,
@@ -16,7 +17,6 @@ from asyncgrpo.rewards.completion import (
 )
 
 THINK_FORMAT = r"\s*<think>(?:(?!<think>).)*</think>(?:(?!</?think>).)+"
-GSM8K_MARK = "####"
 
 
 def format_reward(

@@ -103,7 +103,7 @@ def test_a_server_is_reached_where_it_binds(host: str, url: str):
     assert server_urls(host, (8000,)) == (url,)
 
 
-@pytest.mark.parametrize("name", ["VLLM_API_KEY", "HF_TOKEN", "--api-key", "DB_PASSWORD"])
+@pytest.mark.parametrize("name", ["VLLM_API_KEY", "HF_TOKEN", "--api-key", "DB_PASSWD"])
 def test_secrets_are_masked_by_their_name(name: str):
     assert masked(name, "abc") == MASK
 
