@@ -155,6 +155,11 @@ def gather_aggregates(aggregates: Aggregates, ranks: Ranks) -> list[Aggregates]:
     return [aggregates, *(msgspec.msgpack.decode(each, type=Aggregates) for each in received)]
 
 
+def is_lost_rank(error: RuntimeError) -> bool:
+    """Whether a collective failed because another rank ended: gloo has no class for it."""
+    return isinstance(error, dist.DistError) or "/gloo/" in str(error)
+
+
 def wait_for_ranks(ranks: Ranks) -> None:
     """Return once every rank has come here."""
     sum_over_ranks(torch.zeros((), device=ranks.device))

@@ -57,6 +57,7 @@ from asyncgrpo.training.orders import End, Finish, Order, Train, Wait
 from asyncgrpo.training.parallel import (
     Ranks,
     gather_aggregates,
+    is_lost_rank,
     join_ranks,
     leave_ranks,
     local_loss_scale,
@@ -342,6 +343,15 @@ def run(
         train(run_dir, step, make_publisher)
     except UserError as error:
         logger.error("%s", error)  # noqa: TRY400 - a user's mistake is a message, no traceback
+        return 1
+    except RuntimeError as error:
+        if not is_lost_rank(error):
+            raise
+        logger.error(  # noqa: TRY400 - a lost rank is a message, no traceback
+            "a rank of the trainer is gone (%s); the first rank to end says why, and "
+            "`asyncgrpo resume` goes on from the newest checkpoint",
+            str(error).splitlines()[0],
+        )
         return 1
     return 0
 

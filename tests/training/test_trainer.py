@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 from asyncgrpo.channel.messages import GroupReady, ToTrainer
@@ -199,14 +201,47 @@ def wait_for_step(run_dir: Path, process: subprocess.Popen[str], step: int) -> N
         time.sleep(0.1)
 
 
+def two_ranks_at_work(run_dir: Path, model: Path) -> subprocess.Popen[str]:
+    leaves = {"max_steps": 100_000, "nproc_per_node": 2, "sharding": "fsdp2"}
+    write_run(run_dir, resolved(model, run_dir, trainer=leaves, rollout={"max_staleness": 50}))
+    return start(run_dir, num_ranks=2)
+
+
+def ranks_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    return sorted(psutil.Process(process.pid).children(), key=lambda rank: rank.pid)
+
+
+def test_a_killed_rank_ends_the_run_at_once_with_a_message(model: Path, tmp_path: Path):
+    with ScriptedWorker(tmp_path, num_prompts=50):
+        process = two_ranks_at_work(tmp_path, model)
+        wait_for_step(tmp_path, process, 2)
+        ranks_of(process)[1].kill()
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "a rank of the trainer is gone" in errors or "lost rank" in errors
+
+
+def test_ranks_asked_to_end_finish_their_step_together(model: Path, tmp_path: Path):
+    with ScriptedWorker(tmp_path, num_prompts=50):
+        process = two_ranks_at_work(tmp_path, model)
+        wait_for_step(tmp_path, process, 2)
+        for rank in ranks_of(process):
+            rank.terminate()
+        finish(process)
+    final = state(tmp_path)
+    assert state(tmp_path / "checkpoints" / f"step-{final['step']:06d}") == final
+
+
 def test_a_window_has_every_metric_and_sigterm_is_a_stop_request(model: Path, tmp_path: Path):
     config = resolved(model, tmp_path, trainer={"max_steps": 100_000})
     write_run(tmp_path, config)
     with ScriptedWorker(tmp_path, num_prompts=50):
         process = start(tmp_path)
         wait_for_step(tmp_path, process, 2)
+        process.send_signal(signal.SIGUSR1)
+        time.sleep(0.5)
         process.terminate()
-        finish(process)
+        assert "most recent call first" in finish(process)  # stacks, for a crash bundle
     for window in metrics(tmp_path):
         assert window.keys() >= IN_EVERY_WINDOW | {"step", "time", "policy_version", "epoch"}
     tokens = [window["num_tokens"] for window in metrics(tmp_path)]
