@@ -31,7 +31,10 @@ Recipe = Annotated[Path, typer.Argument(metavar="RECIPE", help="A recipe in YAML
 RunDir = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The directory of a run.")]
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(metavar="KEY=VALUE", help="Settings that replace the recipe's."),
+    typer.Argument(
+        metavar="KEY=VALUE",
+        help="Keys of the recipe to set otherwise, such as trainer.max_steps=20.",
+    ),
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 DryRun = Annotated[
@@ -135,7 +138,8 @@ def diagnose(
         list[str],
         typer.Argument(
             metavar="PATH",
-            help="A run directory, or a .jsonl or .csv file; `metrics PATH` is the same.",
+            help="A run directory, or a file of metrics: .jsonl or .csv. The word `metrics` "
+            "may stand before it.",
         ),
     ],
     *,

@@ -8,14 +8,14 @@ too where all the keys they read are sound.
 """
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
 from pydantic import ValidationError
 
 from asyncgrpo.config.describe import annotation_at, choices, describe, sections_at
-from asyncgrpo.config.merge import Merged, Tree, origin_of, value_at
+from asyncgrpo.config.merge import Merged, Tree, keys_of, origin_of, value_at
 from asyncgrpo.config.problems import Key, Origin, Problem, dotted, nearest, shown
 from asyncgrpo.config.tree import Config
 
@@ -49,6 +49,8 @@ def check_fields(merged: Merged, recipe: str) -> Checked:
             for key, kind in failures.items():
                 message = _message(kind, key, tree)
                 problems.append(Problem(origin_of(key, merged.origins, top), dotted(key), message))
+                if kind == "extra_forbidden":
+                    bad.update(_meant(key, tree))
             for key in failures:
                 _leave_out(tree, key)
             bad.update(failures)
@@ -96,15 +98,28 @@ def _unknown_key(key: Key) -> str:
     *parents, name = key
     if "." in str(name):
         return "unknown key; write one key per level, or `key=value` on the command line"
-    beside = [
-        field
-        for section in sections_at(annotation_at(Config, tuple(parents)))
-        for field in section.model_fields
-    ]
+    beside = _beside(tuple(parents))
     meant = nearest(name, beside) or _elsewhere(str(name))
     if meant:
         return f"unknown key; did you mean `{meant}`?"
     return f"unknown key; expected one of {', '.join(beside)}"
+
+
+def _meant(key: Key, tree: Tree) -> Iterator[Key]:
+    """The keys that a misspelled one was to set: that they are not set is the same mistake."""
+    *parents, name = key
+    meant = nearest(name, _beside(tuple(parents)))
+    if meant:
+        yield (*parents, meant)
+        yield from ((*parents, meant, *below) for below in keys_of(value_at(tree, key)))
+
+
+def _beside(parents: Key) -> list[str]:
+    return [
+        field
+        for section in sections_at(annotation_at(Config, parents))
+        for field in section.model_fields
+    ]
 
 
 def _elsewhere(name: str) -> str | None:

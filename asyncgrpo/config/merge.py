@@ -122,8 +122,12 @@ def _parse_file(file: str, asked_by: Origin, problems: list[Problem]) -> Parsed 
         text = Path(file).read_text(encoding="utf-8")
     except FileNotFoundError:
         message = "no such file" if asked_by.line is None else f"no such file: {file}"
-    except (OSError, UnicodeDecodeError) as error:
-        message = f"cannot be read: {error}"
+    except IsADirectoryError:
+        message = "got a folder, expected a recipe: a YAML file"
+    except OSError as error:
+        message = f"cannot be read: {error.strerror}"
+    except UnicodeDecodeError as error:
+        message = f"cannot be read as UTF-8 text: {error}"
     else:
         parsed = parse_mapping(text, file)
         problems.extend(parsed.problems)

@@ -42,6 +42,16 @@ _scalar(
     _NUMBER_START,
 )
 
+_HINTS = (  # in the parser's message, what is most often meant
+    ("'\\t'", "indent with spaces: YAML takes no tabs"),
+    ("<block end>", "is this line indented as the others of its section?"),
+    (
+        "mapping values are not allowed",
+        "is each key followed by `: `, each line indented as the others of its section?",
+    ),
+    ("could not find expected ':'", "is there a space after each key's colon?"),
+)
+
 
 @dataclass
 class Parsed:
@@ -180,4 +190,5 @@ def _syntax_problem(error: yaml.YAMLError, file: str) -> Problem:
         what = error.problem or error.context or "cannot be read"
     else:
         line, what = None, " ".join(str(error).split())
-    return Problem(Origin(file, line), "", f"not valid YAML: {what}")
+    hint = next((f"; {hint}" for sign, hint in _HINTS if sign in what), "")
+    return Problem(Origin(file, line), "", f"not valid YAML: {what}{hint}")

@@ -87,15 +87,15 @@ class LimitRule:
 SIDES = (
     SideRule(
         Side.STALENESS,
-        "generation and training wait for each other: rollouts under way fill the allowance before "
-        "their samples reach the queue",
+        "generation and training wait for each other: the rollouts under way are all that "
+        "rollout.max_staleness allows, and their samples do not last the trainer",
         (
             Condition("wait_share", ">=", WAIT_HIGH),
             Condition("backpressure_share", ">=", BACKPRESSURE_HIGH),
         ),
         (),
         "perf/rollout_wait_s",
-        "the allowance does not hold both sides back",
+        "rollout.max_staleness does not hold both sides back",
     ),
     SideRule(
         Side.GENERATION,
@@ -184,7 +184,7 @@ LIMITS = (
     LimitRule(
         Side.STALENESS,
         "max_staleness",
-        "the allowance is shorter than what is under way",
+        "let generation run further ahead; the samples get staler in return",
         (),
         _more_staleness,
         "perf/rollout_wait_s",

@@ -23,6 +23,7 @@ SIGNALLED = re.compile(r"traceback : Signal \d+ \((SIG\w+)\) received by PID (\d
 OUR_MESSAGE = re.compile(
     r"^(error: |\S+\.py: error: |\d{4}-\d\d-\d\d [\d:,]+ ERROR (asyncgrpo|__main__))"
 )
+TIMESTAMP = re.compile(r"^\d{4}-\d\d-\d\d [\d:,]+ ERROR \S+: ")
 # vLLM's server says last that its engine failed, and its engine said why long before.
 POINTS_ABOVE = "See root cause above"
 ROOT_CAUSE = re.compile(r"\b[A-Z]\w*(Error|Exception): ")
@@ -65,7 +66,8 @@ def failure(lines: Sequence[str]) -> list[str]:
         return [*said, f"its process {signalled[2]} was ended by {signalled[1]}"]
     for start in range(len(said) - 1, -1, -1):
         if OUR_MESSAGE.match(said[start]):
-            return said[start:][:FAILURE_LINES]
+            first = TIMESTAMP.sub("", said[start])
+            return [first, *said[start + 1 :]][:FAILURE_LINES]
     return _root_cause(said) + said[-FAILURE_LINES:]
 
 

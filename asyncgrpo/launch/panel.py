@@ -4,7 +4,7 @@
     │ step 12/60  ━━━━━━━╸                  20 %      │
     │ reward     0.62 -> 0.83        ▂▃▅▆▇            │
     │ ...                                            │
-    ╰────────────────────────────────────────────────╯
+    ╰─ Ctrl-C saves a checkpoint and stops ──────────╯
 
 What is said (syncs, warnings) scrolls by above it and stays; the panel goes when the run ends.
 """
@@ -94,14 +94,23 @@ def render(title: str, progress: Progress, bottleneck: str, elapsed_s: float) ->
     table.add_row("policy", f"version {progress.policy_version}")
     table.add_row("bottleneck", bottleneck)
     table.add_row("time", _duration(elapsed_s))
-    return Panel(Group(table), title=title, title_align="left", expand=False)
+    return Panel(
+        Group(table),
+        title=title,
+        title_align="left",
+        subtitle="Ctrl-C saves a checkpoint and stops",
+        subtitle_align="left",
+        expand=False,
+    )
 
 
 def bottleneck(progress: Progress) -> str:
     """Which side sets the pace so far."""
     steps = tuple(int(record.get("step", 0)) for record in progress.records)
     found = diagnose(History(Path(), steps, tuple(dict(r) for r in progress.records)))
-    return "too early to say" if found.verdict == "unknown" else found.verdict
+    if found.verdict == "unknown":
+        return "too early to say"
+    return f"{found.verdict}: {found.means.partition(':')[0]}"
 
 
 def sparkline(values: Sequence[float]) -> str:

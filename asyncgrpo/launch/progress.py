@@ -86,8 +86,8 @@ STEP_PARTS = (
     ("rollout/queue_size", "queue {:.0f}"),
     ("sampling/importance_sampling_ratio/mean", "ratio {:.4f}"),
     ("grad_norm", "grad {:.3f}"),
+    ("perf/step_s", "took {:.1f} s"),
     ("perf/rollout_wait_s", "waited {:.1f} s"),
-    ("perf/step_s", "{:.1f} s"),
 )
 
 
@@ -97,8 +97,8 @@ def reward_way(rewards: Sequence[float]) -> str:
         return "no reward was measured"
     edge = min(EDGE, math.ceil(len(rewards) / 2))
     first, last = sum(rewards[:edge]) / edge, sum(rewards[-edge:]) / edge
-    steps = "window" if edge == 1 else f"{edge} windows"
-    return f"reward {first:.3f} -> {last:.3f} (means of the first and the last {steps})"
+    lines = "log line" if edge == 1 else f"{edge} log lines"
+    return f"reward {first:.3f} -> {last:.3f} (means of the first and the last {lines})"
 
 
 def _event_line(event: Record) -> str:
@@ -121,7 +121,7 @@ def _published_line(event: Record) -> str:
     if _is_number(seconds):
         parts.append(f"served after {seconds:.2f} s")
     if _is_number(difference):
-        parts.append(f"attested to {difference:.1e}")
+        parts.append(f"attested: logprobs agree to {difference:.1e}")
     return "  ".join(parts)
 
 

@@ -92,6 +92,7 @@ class Session:
         async with self._supervised():
             with contextlib.suppress(Interrupted):
                 await self._start_servers()
+                self.view.close()  # nothing to follow: the servers' clients say what they do
                 self.view.say(serving(self.prepared.config))
                 await self._supervisor.while_alive(asyncio.Event().wait())
 
@@ -99,6 +100,7 @@ class Session:
         try:
             await self._start_servers()
             self._write_config()
+            self.view.say("worker and trainer start; Ctrl-C saves a checkpoint and stops")
             for spec in self._plan(
                 self.config, self.prepared.machine, self.run.path, self._checkpoint
             ):
@@ -124,7 +126,8 @@ class Session:
             specs = plan_servers(self.config, self.prepared.machine)
             for url, spec in zip(urls, specs, strict=True):
                 processes[url] = await self._supervisor.start(spec)
-                self.view.say(f"{spec.name} starts; its log is {self._attempt / spec.log_name}")
+                self.view.say(f"{spec.name} starts, which takes a minute or more")
+                self.view.say(f"its log is {self._attempt / spec.log_name}")
         else:
             self.view.say(f"waiting for {', '.join(urls)}")
         found = await self._supervisor.while_alive(
@@ -242,7 +245,7 @@ def serving(config: Config) -> str:
     return "\n".join(
         [
             *(f"ready at {url}" for url in urls),
-            f"use it with: asyncgrpo train RECIPE server.urls=[{listed}]",
+            f"use it with: asyncgrpo train RECIPE 'server.urls=[{listed}]'",
             "Ctrl-C stops it",
         ]
     )

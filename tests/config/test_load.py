@@ -48,6 +48,10 @@ BROKEN = {
         VALID + "  seed: 1\n  seed: 2\n",
         "recipe.yaml:8  rollout.seed: set twice; first on line 7",
     ),
+    "a section misspelled, and nothing of what it leaves unset": (
+        VALID.replace("rollout:", "rolout:"),
+        "recipe.yaml:5  rolout: unknown key; did you mean `rollout`?",
+    ),
     "YAML that is none": (
         VALID + "  stop: ['a\n",
         "recipe.yaml:8  not valid YAML: found unexpected end of stream",
@@ -155,7 +159,7 @@ def test_a_rule_is_silent_about_a_key_that_has_a_problem(tmp_path: Path):
 def test_a_missing_recipe_and_a_folder_are_refused(tmp_path: Path):
     with pytest.raises(ConfigError, match=r"nope.yaml  no such file"):
         load_recipe(tmp_path / "nope.yaml")
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match="got a folder, expected a recipe"):
         load_recipe(tmp_path)
 
 

@@ -95,3 +95,17 @@ def test_what_is_wrong_is_said_with_its_line(text: str, problem: str | None):
 
 def test_an_empty_file_is_an_empty_recipe():
     assert parse_mapping("# nothing\n", "x.yaml").tree == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("a:\n\tb: 2\n", "YAML takes no tabs"),
+        ("a:\n   b: 1\n  c: 2\n", "indented as the others of its section?"),
+        ("a:\n  b: 1\n   c: 2\n", "indented as the others of its section"),
+        ("a:\n  b:1\n  c: 2\n", "is each key followed by `: `"),
+        ("a:\n  b: 1\n  c:2\n", "a space after each key's colon?"),
+    ],
+)
+def test_what_the_parser_says_comes_with_what_is_most_often_meant(text: str, hint: str):
+    assert hint in parse_mapping(text, "x.yaml").problems[0].message

@@ -60,7 +60,7 @@ def test_a_message_for_the_user_is_given_alone(name: str):
         f"2026-11-30 10:00:01,1 ERROR {name}: row 3: `prompt` is missing",
         "  expected a list of messages",
     ]
-    assert logs.failure(lines) == lines[1:]
+    assert logs.failure(lines) == ["row 3: `prompt` is missing", lines[2]]
 
 
 def test_the_root_cause_of_a_server_that_did_not_start_comes_first():

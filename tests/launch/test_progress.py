@@ -37,7 +37,7 @@ def test_a_step_and_a_sync_are_a_line_each_in_the_order_of_time():
 def test_what_a_window_did_not_measure_is_not_told():
     nulls = {"reward": None, "grad_norm": None, "perf/step_s": 1.0}
     progress = advance(Progress(Goal()), [record(1, **nulls)], [])
-    assert step_line(progress) == "step 1  1.0 s"
+    assert step_line(progress) == "step 1  took 1.0 s"
     assert progress.rewards == ()
 
 
@@ -129,7 +129,8 @@ def test_the_panel_shows_progress_reward_staleness_rates_queue_and_bottleneck():
         "1.25 versions",
         "512 tokens/s",
         "31 samples",
-        "generation-bound",
+        "generation-bound: the trainer waits for samples",
+        "Ctrl-C",
         "1 min 15 s",
     ):
         assert shown in text, shown
