@@ -96,8 +96,8 @@ class FolderWeightTransferEngine(WeightTransferEngine[FolderInitInfo, FolderUpda
             _rebuild_packed_lm_heads(self.model)
         if partial:
             raise SyncError(
-                f"{Path(update_info.path).name}: holds only a part of {', '.join(partial)}: weights "
-                "that vLLM fuses (q, k, v; gate, up) must be published together"
+                f"{Path(update_info.path).name}: holds only a part of {', '.join(partial)}: "
+                "weights that vLLM fuses (q, k, v; gate, up) must be published together"
             )
 
 
