@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -59,6 +58,15 @@ def descendants(pid: int) -> list[psutil.Process]:
         return []
 
 
+def process_titled(title: str, launcher: int) -> psutil.Process:
+    """The process of a run that calls itself so: a rank, not the guard or torchrun above it."""
+    for process in descendants(launcher):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if " ".join(process.cmdline()).startswith(title):
+                return process
+    raise AssertionError(f"no process {title!r} below {launcher}")
+
+
 def wait_until(ready: Callable[[], bool], what: str, *, timeout: float = START_S) -> None:
     deadline = time.monotonic() + timeout
     while not ready():
@@ -99,15 +107,6 @@ class RunDirectory:
 
     def checkpoint(self, step: int) -> Path:
         return self.path / "checkpoints" / f"step-{step:06d}"
-
-    def process(self, name: str) -> psutil.Process:
-        """The live process of this run whose command line ends in `MODULE RUN_DIR`."""
-        for process in psutil.process_iter(["cmdline"]):
-            command = process.info["cmdline"] or []
-            title = " ".join(command)
-            if name in title and str(self.path) in title and process.pid != os.getpid():
-                return process
-        raise AssertionError(f"no process {name!r} of {self.path}")
 
     def _lines(self, name: str) -> list[dict]:
         path = self.path / name

@@ -14,6 +14,7 @@ from tests.end_to_end.runs import (
     asyncgrpo,
     descendants,
     free_port,
+    process_titled,
     run,
     started,
     wait_until,
@@ -57,12 +58,12 @@ def test_a_killed_trainer_resumes_at_the_first_unresolved_prompt(url, tmp_path):
     directory = RunDirectory(tmp_path / "run")
     with started(*train(url, directory, "trainer.max_steps=8")) as launcher:
         wait_until(lambda: len(directory.metrics) >= 5 or launcher.poll() is not None, "step 5")
-        directory.process("asyncgrpo.training.trainer").kill()
+        process_titled("asyncgrpo: trainer", launcher.pid).kill()
         assert launcher.wait(60) == 1
         output = launcher.stdout.read()
     assert "trainer" in output
     before = directory.state
-    assert before["step"] == 4  # the newest checkpoint: save_steps is 2
+    assert before["step"] in {4, 6}  # a checkpoint's, saved in mid-run: save_steps is 2
 
     run("resume", str(directory.path))
 
