@@ -43,7 +43,8 @@ def problem(source: DataSource) -> str | None:
     try:
         Prompts(_read(file), source)
     except DataError as error:
-        return str(error)
+        said = str(error)
+        return said if said.startswith("data.") else f"data.path `{file}`: {said}"
     except OSError as error:
         return f"data.path `{file}` cannot be read: {error.strerror}"
     return None

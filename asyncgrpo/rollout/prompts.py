@@ -217,7 +217,7 @@ def _conversation(value: object, row_index: int, column: str) -> Messages:
     if not isinstance(value, list):
         raise DataError(
             f"{where} holds {_show(value)}; expected a list of messages with `role` and `content`. "
-            "For plain text columns set data.prompt_template, such as `{" + column + "}`"
+            f'For a column of plain text set data.prompt_template, such as "{{{column}}}"'
         )
     if not value:
         raise DataError(f"{where} is an empty list; expected at least one message")

@@ -26,7 +26,7 @@ def test_conversations_and_templates_pass(tmp_path: Path):
     ("row", "keys", "expected"),
     [
         ({"question": "?"}, {}, "has no column `prompt`; it has `question`"),
-        ({"prompt": "What is 1 + 1?"}, {}, "such as `{prompt}`"),
+        ({"prompt": "What is 1 + 1?"}, {}, "rows.jsonl`: row 1: column `prompt` holds"),
         ({"prompt": []}, {}, "row 1: column `prompt` is an empty list"),
         ({"prompt": CONVERSATION}, {"prompt_template": "{text}"}, "names the column `text`"),
         ({"completions": 1, "prompt": CONVERSATION}, {}, "column `completions` collides"),
