@@ -12,7 +12,6 @@ import logging
 import os
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Protocol
 
 from asyncgrpo.channel.messages import (
@@ -68,7 +67,14 @@ class Session:
     """The state and the loops of a worker that was told where to begin."""
 
     def __init__(
-        self, inputs: Inputs, begin: Begin, link: Link, client: Client, recorder: Recorder
+        self,
+        inputs: Inputs,
+        begin: Begin,
+        link: Link,
+        client: Client,
+        recorder: Recorder,
+        *,
+        events: EventLog | None = None,
     ) -> None:
         config = inputs.config
         self._begin = begin
@@ -78,7 +84,7 @@ class Session:
         self._max_model_len = known(config.server.max_model_len)
         self._heartbeats = Heartbeats()
         self._stopped = asyncio.Event()
-        self._events = EventLog(Path(known(config.run.dir)) / "events.jsonl")
+        self._events = events
         self._preemptions: int | None = None
         self._cap_started = False
         self._policy = CurrentPolicy(PolicyName(begin.policy, begin.policy_version))
@@ -219,7 +225,8 @@ class Session:
     def _warn(self, message: str) -> None:
         """Tell the person who watches the run."""
         log.warning("%s", message)
-        self._events.write("warning", message=message)
+        if self._events is not None:
+            self._events.write("warning", message=message)
 
     async def _watch_load(self) -> None:
         """Takes the server's load every `POLL_S`; gives the cap."""

@@ -28,6 +28,7 @@ from asyncgrpo.channel.messages import Begin, Failed, Hello, Stop
 from asyncgrpo.channel.sockets import WorkerLink, link_address
 from asyncgrpo.config import Config, known, load_resolved
 from asyncgrpo.errors import DataError, UserError
+from asyncgrpo.metrics.sinks import EventLog
 from asyncgrpo.metrics.values import Recorder
 from asyncgrpo.rollout.inputs import Inputs
 from asyncgrpo.rollout.prompts import Prompts, load_prompts
@@ -61,8 +62,15 @@ def main() -> None:
         sys.exit(1)
 
 
-async def work(inputs: Inputs, link: Link, client: ServerClient, recorder: Recorder) -> None:
-    """Meet the trainer and work until it says Stop.
+async def work(
+    inputs: Inputs,
+    link: Link,
+    client: ServerClient,
+    recorder: Recorder,
+    *,
+    events: EventLog | None = None,
+) -> None:
+    """Meet the trainer and work until it says Stop; warnings go to the log, and to `events`.
 
     Raises:
         UserError: the run cannot go on; or an ExceptionGroup that holds one.
@@ -71,7 +79,7 @@ async def work(inputs: Inputs, link: Link, client: ServerClient, recorder: Recor
     begin = await _begin(link)
     if begin is not None:
         await _meet_server(client, begin.policy, sampling_params(inputs.config).num_logprobs)
-        await Session(inputs, begin, link, client, recorder).run()
+        await Session(inputs, begin, link, client, recorder, events=events).run()
 
 
 async def _meet_server(client: ServerClient, policy: str, num_logprobs: int) -> None:
@@ -102,7 +110,8 @@ async def _run(run_dir: Path, config: Config) -> None:
         tokenizer, prompts = await in_daemon_thread(_load, config)
         inputs = Inputs(config, tokenizer, prompts)
         async with _client(config, recorder) as client:
-            await work(inputs, link, client, recorder)
+            events = EventLog(run_dir / "events.jsonl")
+            await work(inputs, link, client, recorder, events=events)
     except Exception as error:
         failure = first_user_error(error)
         await link.send(Failed(str(failure or f"{type(error).__name__}: {error}")))

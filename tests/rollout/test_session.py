@@ -1,6 +1,7 @@
 """The worker's loops from Begin to Stop, against the fake server and a trainer in memory."""
 
 import asyncio
+import json
 import time
 
 import numpy as np
@@ -17,6 +18,7 @@ from asyncgrpo.channel.messages import (
     Stop,
 )
 from asyncgrpo.errors import ConfigError, HookError, RunError, UserError
+from asyncgrpo.metrics.sinks import EventLog
 from asyncgrpo.metrics.values import Recorder
 from asyncgrpo.rollout import sampler
 from asyncgrpo.rollout.inputs import Inputs
@@ -61,7 +63,7 @@ def data_path(tmp_path):
     return write_prompts(tmp_path / "prompts.jsonl", 10)
 
 
-async def run(server, cfg, trainer, *, within=30.0):
+async def run(server, cfg, trainer, *, within=30.0, events=None):
     inputs = Inputs(cfg, tokenizer(), load_prompts(cfg.data))
     recorder = Recorder()
     client = ServerClient(
@@ -71,7 +73,8 @@ async def run(server, cfg, trainer, *, within=30.0):
     )
     async with client, asyncio.timeout(within):
         try:
-            await work(inputs, trainer, client, recorder)
+            log = EventLog(events) if events else None
+            await work(inputs, trainer, client, recorder, events=log)
         except* UserError as errors:
             raise first_user_error(errors) from None
     return trainer
@@ -486,3 +489,13 @@ async def test_stop_ends_a_run_in_the_middle_within_a_second(server, data_path):
     await task
     await stopper
     assert time.monotonic() - start < 5
+
+
+async def test_a_run_whose_groups_all_give_nothing_says_so(server, data_path, tmp_path):
+    events = tmp_path / "events.jsonl"
+    trainer = FakeTrainer(num_prompts=80)  # eight epochs
+    await run(server, config(data_path, server.url, [f"{HOOKS}:nothing"]), trainer, events=events)
+    assert len(trainer.drops) == 80
+    (event,) = [json.loads(line) for line in events.read_text().splitlines()]
+    assert event["event"] == "warning"
+    assert "none of the last 64 groups gave anything to train on" in event["message"]
