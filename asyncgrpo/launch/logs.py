@@ -19,7 +19,8 @@ ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 # torchrun ends its log with an account of its own processes, which hides the trainer's words.
 TORCHRUN_EPILOGUE = re.compile(r"^[EW]\d{4} .*torch/distributed/elastic/")
 # What torchrun says of a process that could say nothing itself.
-SIGNALLED = re.compile(r"traceback : Signal \d+ \((SIG\w+)\) received by PID (\d+)")
+# SIGTERM is what it ends the other ranks with.
+SIGNALLED = re.compile(r"traceback : Signal \d+ \((?!SIGTERM)(SIG\w+)\) received by PID (\d+)")
 OUR_MESSAGE = re.compile(
     r"^(error: |\S+\.py: error: |\d{4}-\d\d-\d\d [\d:,]+ ERROR (asyncgrpo|__main__))"
 )

@@ -2,9 +2,10 @@
 
     checkpoints/step-000050/{complete.json, rollout_state.json}  -->  Position | the start
 
-The trainer checks the checkpoint itself; here only what decides whether to start at all is read.
+The trainer checks what is in the files; here, before anything starts, that they are all there.
 """
 
+import json
 import re
 from pathlib import Path
 
@@ -20,17 +21,36 @@ COMPLETE = "complete.json"
 def position(run: RunDirectory, step: int | None) -> RolloutState | None:
     """The state of the checkpoint to go on from; None = no checkpoint yet: from the start.
 
-    Raises CheckpointError where `step` has no checkpoint.
+    Raises CheckpointError where `step` has no checkpoint, or it is not whole any more.
     """
     found = complete_checkpoints(run.checkpoints)
     if step is None:
-        return read_state(found[max(found)]) if found else None
+        return _state(found[max(found)]) if found else None
     if step not in found:
         have = ", ".join(str(each) for each in found) or "none"
         raise CheckpointError(
             f"--checkpoint: {run.path} has no checkpoint of step {step}; it has: {have}"
         )
-    return read_state(found[step])
+    return _state(found[step])
+
+
+def _state(checkpoint: Path) -> RolloutState:
+    """The checkpoint's state, once every file has the size that it was written with."""
+    try:
+        sizes: dict[str, int] = json.loads((checkpoint / COMPLETE).read_text()).get("files", {})
+        wrong = [name for name, size in sizes.items() if _size(checkpoint / name) != size]
+    except (OSError, ValueError, AttributeError):
+        wrong = [COMPLETE]
+    if wrong:
+        raise CheckpointError(
+            f"{checkpoint} is damaged: {', '.join(wrong)} missing or of another size than written; "
+            f"resume from another one with --checkpoint STEP"
+        )
+    return read_state(checkpoint)
+
+
+def _size(file: Path) -> int | None:
+    return file.stat().st_size if file.is_file() else None
 
 
 def complete_checkpoints(directory: Path) -> dict[int, Path]:

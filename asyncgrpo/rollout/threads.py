@@ -38,8 +38,8 @@ async def in_daemon_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwar
         result, error = None, None
         try:
             result = context.run(call, *args, **kwargs)
-        except StopIteration as stop:  # a future cannot carry it
-            error = RuntimeError(f"StopIteration: {stop}")
+        except (StopIteration, SystemExit) as end:  # a future cannot carry it; no end of the worker
+            error = RuntimeError(f"{type(end).__name__}: {end}")
         except BaseException as caught:  # noqa: BLE001 - handed to whoever awaits, whatever it is
             error = caught
         with contextlib.suppress(RuntimeError):  # the loop has closed

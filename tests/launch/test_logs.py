@@ -53,6 +53,15 @@ def test_a_rank_that_was_killed_is_named():
     assert logs.failure(lines) == [lines[0], "its process 18414 was ended by SIGKILL"]
 
 
+def test_ranks_that_torchrun_ended_do_not_hide_the_message_of_the_first():
+    lines = [
+        "2026-11-30 10:00:00,1 ERROR __main__: a checkpoint is damaged",
+        "E1130 10:00:00.1 123 torch/distributed/elastic/multiprocessing/api.py:9] failed (exitcode",
+        "  traceback : Signal 15 (SIGTERM) received by PID 18415",
+    ]
+    assert logs.failure(lines) == ["a checkpoint is damaged"]
+
+
 @pytest.mark.parametrize("name", ["asyncgrpo.rollout.worker", "__main__"])  # __main__: of -m
 def test_a_message_for_the_user_is_given_alone(name: str):
     lines = [

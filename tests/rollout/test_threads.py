@@ -20,6 +20,8 @@ async def test_results_exceptions_and_context_come_through():
         await in_daemon_thread(lambda: 1 / 0)
     with pytest.raises(RuntimeError, match="StopIteration"):
         await in_daemon_thread(next, iter([]))
+    with pytest.raises(RuntimeError, match="SystemExit: 3"):
+        await in_daemon_thread(sys.exit, 3)
 
 
 async def test_a_call_nobody_waits_for_any_more_is_left_behind():
