@@ -20,6 +20,7 @@ BACKPRESSURE_HIGH = 0.15  # of a step that generation is held back
 QUEUE_NEAR_EMPTY = 0.5  # steps of samples ready for the trainer
 QUEUE_NEAR_FULL = 0.5  # of max_staleness steps ready for the trainer
 SYNC_HIGH = 0.20  # of a step spent on the sync
+WITHOUT_SIGNAL_HIGH = 0.8  # of the groups: five are generated for one that is trained
 AT_LIMIT = 0.9  # of a limit counts as sitting at it
 
 Patch = Mapping[str, Mapping[str, object]]
@@ -139,6 +140,20 @@ def _more_staleness(knobs: Knobs) -> Patch:
 
 
 LIMITS = (
+    *(
+        LimitRule(
+            side,
+            "groups without signal",
+            "most groups are generated and dropped, because all their rollouts got the same "
+            "reward: the prompts are too easy or too hard by now, or rollout.rewards do not tell "
+            "the rollouts apart",
+            (Condition("frac_reward_zero_std", ">=", WITHOUT_SIGNAL_HIGH),),
+            lambda _: {},
+            "perf/rollout_wait_s",
+            0.8,
+        )
+        for side in (Side.GENERATION, Side.STALENESS)
+    ),
     LimitRule(
         Side.GENERATION,
         "too few rollouts",

@@ -1,5 +1,6 @@
 """Every recipe of the repository, and every part to extend, is valid."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,14 @@ def test_a_recipe_is_valid(recipe: Path):
 @pytest.mark.parametrize("part", PARTS, ids=lambda path: path.name)
 def test_a_part_can_be_extended(tmp_path: Path, part: Path):
     load_recipe(write(tmp_path, f"extends: {part}\n" + VALID))
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/first-run.md"])
+def test_a_recipe_in_the_documents_is_valid(tmp_path: Path, page: str):
+    blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
+    assert blocks
+    for block in blocks:
+        load_recipe(write(tmp_path, block), paths_must_exist=False)
 
 
 def test_the_parts_go_together(tmp_path: Path):

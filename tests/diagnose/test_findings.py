@@ -91,6 +91,13 @@ def test_generation_held_back_by_the_server_asks_for_more_server():
     assert changes(diagnose(history(5.0, 0.0, **busy))) == ["server load"]
 
 
+@pytest.mark.parametrize("backpressure_s", [0.0, 4.0])  # generation-bound, staleness-bound
+def test_rollouts_generated_for_nothing_come_before_more_of_them(backpressure_s: float):
+    one_in_ten = {"frac_reward_zero_std": 0.9}
+    found = diagnose(history(4.0, backpressure_s / 10, **one_in_ten))
+    assert changes(found)[0] == "groups without signal"
+
+
 def test_a_limit_that_explains_little_does_not_hide_the_others():
     slow = {"rollout/score_wait_s": 0.1, "rollout/duration_s": 0.3}
     assert changes(diagnose(history(5.0, 0.0, **slow))) == ["server load", "scoring"]
