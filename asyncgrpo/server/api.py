@@ -2,6 +2,7 @@
 
 GET /v1/models    --served_models-->  ServedModel ...
 GET /server_info  --server_info-->    ServerInfo
+GET /weight_info  --weight_version-->  the label of the weights
 """
 
 from enum import StrEnum
@@ -83,6 +84,10 @@ class _InfoAnswer(msgspec.Struct, frozen=True):
     vllm_config: _VllmConfig
 
 
+class _WeightAnswer(msgspec.Struct, frozen=True):
+    weight_version: str
+
+
 class _ModelsAnswer(msgspec.Struct, frozen=True):
     data: tuple[ServedModel, ...]
 
@@ -112,6 +117,12 @@ def server_info(body: bytes) -> ServerInfo:
             config.weight_transfer_config.backend if config.weight_transfer_config else None
         ),
     )
+
+
+def weight_version(body: bytes) -> str:
+    """Decode `/weight_info`."""
+    answer: _WeightAnswer = _decode(body, _WeightAnswer, "/weight_info")
+    return answer.weight_version
 
 
 def _decode(body: bytes, kind: type[Any], path: str) -> Any:

@@ -25,7 +25,14 @@ from jaxtyping import Float32, Int32
 
 from asyncgrpo.errors import ServerError
 from asyncgrpo.records import Turn, TurnRequest
-from asyncgrpo.server.api import Endpoint, ServedModel, ServerInfo, served_models, server_info
+from asyncgrpo.server.api import (
+    Endpoint,
+    ServedModel,
+    ServerInfo,
+    served_models,
+    server_info,
+    weight_version,
+)
 from asyncgrpo.server.failures import (
     EngineDeadError,
     StatusError,
@@ -252,6 +259,10 @@ class ServerClient:
     async def finish_weight_update(self, version: int) -> None:
         """Close the update; tokens sampled from here on are labelled `version`."""
         await self._control("POST", "/finish_weight_update", {"weight_version": str(version)})
+
+    async def weight_version(self) -> str:
+        """The label of the weights that are served; "default" before the first update."""
+        return weight_version(await self._control("GET", "/weight_info"))
 
     async def reset_prefix_cache(self) -> None:
         """Forget cached prefixes, which other weights computed."""

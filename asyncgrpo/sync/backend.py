@@ -60,6 +60,7 @@ class Server(Protocol):
     async def start_weight_update(self) -> None: ...
     async def update_weights(self, info: Mapping[str, Any]) -> None: ...
     async def finish_weight_update(self, version: int) -> None: ...
+    async def weight_version(self) -> str: ...
     async def prompt_logprobs(
         self, policy: str, token_ids: Int32[np.ndarray, "n"]
     ) -> Float32[np.ndarray, "n"]: ...
@@ -112,10 +113,10 @@ async def on_each(servers: Sequence[Server], act: Callable[[Server], Awaitable[T
     return done
 
 
-async def checked(call: Awaitable[None], server: Server, version: int, stage: str) -> None:
+async def checked(call: Awaitable[T], server: Server, version: int, stage: str) -> T:
     """Await a call to `server`; its failure is told with the replica, version and stage."""
     try:
-        await call
+        return await call
     except ServerError as error:
         raise SyncError(
             f"publishing version {version} to {server.base_url} failed at {stage}: {error}"

@@ -48,6 +48,7 @@ class FolderBackend:
         self._served = served.absolute()
         self._model_name = model_name
         self._keep_versions = keep_versions
+        self._labels: dict[str, str] = {}  # by server: what this run published there last
 
     def policy_name(self, version: int) -> str:
         """The model's own name for every version; the server labels tokens with the version."""
@@ -82,6 +83,7 @@ class FolderBackend:
 
     async def _load(self, server: Server, version: int) -> float:
         """Load into one server; returns the seconds it was paused."""
+        await self._check_untouched(server, version)
         started = time.monotonic()
         try:
             await self._load_while_paused(server, version)
@@ -110,6 +112,20 @@ class FolderBackend:
         info = {"path": path, "version": version}
         await checked(server.update_weights(info), server, version, f"update_weights from {path}")
         await checked(server.finish_weight_update(version), server, version, "finish_weight_update")
+        self._labels[server.base_url] = str(version)
+
+    async def _check_untouched(self, server: Server, version: int) -> None:
+        """Another run's weights, or a restarted server's, were sampled from and nobody knew."""
+        ours = self._labels.get(server.base_url)
+        if ours is None:
+            return
+        found = await checked(server.weight_version(), server, version, "weight_info")
+        if found != ours:
+            raise SyncError(
+                f"{server.base_url} serves weights labelled {found!r}, and this run published "
+                f"{ours!r} last: the server was restarted, or another run publishes to it. Give "
+                f"each run a server of its own, then `asyncgrpo resume`"
+            )
 
 
 async def _resume(server: Server) -> None:

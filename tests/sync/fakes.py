@@ -94,6 +94,9 @@ class FakeServer:
         self._called("finish", version)
         self.version = version
 
+    async def weight_version(self) -> str:
+        return "default" if self.version is None else str(self.version)
+
     async def prompt_logprobs(self, policy: str, token_ids: np.ndarray) -> np.ndarray:
         self._called("score", policy)
         assert not self.paused

@@ -135,3 +135,22 @@ async def test_a_folder_that_cannot_be_written_is_an_error_of_ours(tmp_path):
             1, weights(1.0), [server]
         )
     assert server.calls == []  # nobody was paused for it
+
+
+async def test_weights_that_another_run_published_are_noticed(tmp_path):
+    server, ours = FakeServer(), FolderBackend(tmp_path / "a", "base", keep_versions=2)
+    await ours.publish(4, weights(1.0), [server])
+    await ours.publish(5, weights(2.0), [server])
+    await FolderBackend(tmp_path / "b", "base", keep_versions=2).publish(1, weights(9.0), [server])
+    with pytest.raises(SyncError, match=r"labelled '1', .* published '5' last: .* another run"):
+        await ours.publish(6, weights(3.0), [server])
+    assert server.values["base"] == 9.0
+    assert not server.paused
+
+
+async def test_a_server_that_was_restarted_is_noticed(tmp_path):
+    server, backend = FakeServer(), FolderBackend(tmp_path, "base", keep_versions=2)
+    await backend.publish(0, weights(1.0), [server])
+    server.version = None
+    with pytest.raises(SyncError, match=r"labelled 'default'.* was restarted"):
+        await backend.publish(1, weights(2.0), [server])
