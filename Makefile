@@ -14,6 +14,7 @@ help:  ## list the targets
 
 setup:  ## make .venv with asyncgrpo and a vLLM that runs without a GPU (about 3 minutes)
 	@PYTHON=$(PYTHON) bash .ci/setup
+	@[ "$(MAKECMDGOALS)" != setup ] || echo "setup: ready; now: source .venv/bin/activate, or make demo"
 
 demo: setup  ## train a 0.8 M model to add, with the real vLLM, on two cores
 	$(BIN)/asyncgrpo train recipes/demo.yaml run.dir=runs/demo-$$(date +%m%d-%H%M%S)

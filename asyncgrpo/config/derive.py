@@ -120,7 +120,10 @@ def _max_model_len(_: Config, facts: Facts) -> _Found | None:
 def _token_budget(config: Config, _: Facts) -> _Found | None:
     if config.server.max_model_len is None:
         return None
-    return _Found(config.server.max_model_len, "server.max_model_len: the longest sample fits")
+    return _Found(
+        config.server.max_model_len,
+        "server.max_model_len, for the longest sample; more makes a larger batch",
+    )
 
 
 def _server_devices(config: Config, facts: Facts) -> _Found:

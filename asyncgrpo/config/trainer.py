@@ -49,7 +49,8 @@ class TrainerConfig(Section):
     gradient_accumulation_steps: PositiveInt = 1
     """Micro-batches per optimizer step."""
     token_budget: PositiveInt | None = None
-    """Most forwarded tokens in a row; null = `server.max_model_len`."""
+    """Most forwarded tokens in a row, and so the batch: a step takes what its rows hold. null =
+    `server.max_model_len`, which is a few samples."""
     max_steps: Annotated[int, Field(ge=-1)] = -1
     """Steps after which the run ends; -1 = by `num_train_epochs`."""
     num_train_epochs: PositiveFloat = 3.0

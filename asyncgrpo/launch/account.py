@@ -1,5 +1,7 @@
 """What is said when a run ends: the reward's way, where the results are, what to do next."""
 
+import shutil
+import sys
 from pathlib import Path
 
 from asyncgrpo.launch.progress import Tail, reward_way
@@ -28,10 +30,17 @@ def account(run: RunDirectory, outcome: Outcome) -> str:
     if not run.config.is_file():  # stopped before its servers were up: nothing to resume
         next_command = f"rm -r {where}, then the same command again"
     elif outcome is Outcome.FINISHED:
-        next_command = f"asyncgrpo diagnose {where}"
+        next_command = f"{program()} diagnose {where}"
     else:
-        next_command = f"asyncgrpo resume {where}"
+        next_command = f"{program()} resume {where}"
     return "\n".join([*lines, f"next     {next_command}"])
+
+
+def program() -> str:
+    """The command as the user can type it: by its path where its environment is not active."""
+    installed = Path(sys.executable).with_name("asyncgrpo")
+    by_path = shutil.which("asyncgrpo") is None and installed.is_file()
+    return _shown(installed) if by_path else "asyncgrpo"
 
 
 def _shown(path: Path) -> str:

@@ -19,7 +19,7 @@ from rich.console import Console
 
 from asyncgrpo.config import Config, Derivation, known, load_recipe, local_facts, reload, resolve
 from asyncgrpo.launch import guard, machine, preflight
-from asyncgrpo.launch.account import account
+from asyncgrpo.launch.account import account, program
 from asyncgrpo.launch.panel import PanelView
 from asyncgrpo.launch.plan import plan_servers, plan_training
 from asyncgrpo.launch.prepare import Prepared, prepare
@@ -60,7 +60,7 @@ def resume(
     state = position(run, checkpoint)
     if state is not None and (reached := end_reached(loaded.config, state)):
         print(f"{run_dir} has reached its end, {reached}: nothing to train")
-        print(f"next     asyncgrpo resume {run_dir} {longer(loaded.config)}")
+        print(f"next     {program()} resume {run_dir} {longer(loaded.config)}")
         return True
     prepared = prepare(loaded)
     print(f"going on from step {state.step}" if state else "no checkpoint yet: from the start")
