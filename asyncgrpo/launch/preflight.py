@@ -1,6 +1,7 @@
 """What can be found wrong before anything is started, all of it at once.
 
     import paths   found by file, without running anything
+    model          a local folder has config, weights, tokenizer, template
     prompts        rows of a local file are conversations
     vLLM           importable by the server's interpreter
     port, disk     free
@@ -20,7 +21,7 @@ from pathlib import Path
 
 from asyncgrpo.config import Config, known
 from asyncgrpo.errors import ConfigError
-from asyncgrpo.launch import prompts_file
+from asyncgrpo.launch import model_folder, prompts_file
 from asyncgrpo.launch.machine import cpu_cores, cuda_count, is_free
 
 WEIGHT_FILES = ("*.safetensors", "*.bin", "*.gguf")
@@ -49,13 +50,14 @@ def check(config: Config, *, launch_server: bool) -> None:
 
 
 def check_inputs(config: Config) -> None:
-    """The part that needs nothing of this machine: modules and prompts. Raises ConfigError."""
+    """The part that needs nothing of this machine: modules, model, prompts. Raises ConfigError."""
     if problems := [*_input_problems(config)]:
         raise ConfigError("\n".join(problems))
 
 
 def _input_problems(config: Config) -> Iterator[str]:
     yield from _import_problems(config)
+    yield from model_folder.problems(config)
     if found := prompts_file.problem(config.data):
         yield found
 
