@@ -21,6 +21,8 @@ TORCHRUN_EPILOGUE = re.compile(r"^[EW]\d{4} .*torch/distributed/elastic/")
 # What torchrun says of a process that could say nothing itself.
 # SIGTERM is what it ends the other ranks with.
 SIGNALLED = re.compile(r"traceback : Signal \d+ \((?!SIGTERM)(SIG\w+)\) received by PID (\d+)")
+# What libraries say while a process goes down: true of any end, and many lines of it.
+PARTING = re.compile(r"nanobind: |^ - (leaked|\.\.\. skipped) |resource_tracker")
 OUR_MESSAGE = re.compile(
     r"^(error: |\S+\.py: error: |\d{4}-\d\d-\d\d [\d:,]+ ERROR (asyncgrpo|__main__))"
 )
@@ -61,7 +63,7 @@ def progress(lines: Sequence[str]) -> str:
 def failure(lines: Sequence[str]) -> list[str]:
     """The lines that say why a process ended: its own message, else the last before its end."""
     end = next((i for i, line in enumerate(lines) if TORCHRUN_EPILOGUE.match(line)), len(lines))
-    said = [line for line in lines[:end] if line.strip()]
+    said = [line for line in lines[:end] if line.strip() and not PARTING.search(line)]
     if signalled := next(filter(None, map(SIGNALLED.search, reversed(lines[end:]))), None):
         said = said[-FAILURE_LINES + 1 :]
         return [*said, f"its process {signalled[2]} was ended by {signalled[1]}"]

@@ -72,6 +72,17 @@ def test_a_message_for_the_user_is_given_alone(name: str):
     assert logs.failure(lines) == ["row 3: `prompt` is missing", lines[2]]
 
 
+def test_what_libraries_say_in_parting_does_not_hide_the_end():
+    lines = [
+        "(APIServer pid=8) ERROR 11-30 12:40:02 [async_llm.py:906] EngineDeadError: EngineCore",
+        "nanobind: leaked 514 functions!",
+        *[' - leaked function "f"'] * 30,
+        " - ... skipped remainder",
+        "lib/multiprocessing/resource_tracker.py:254: UserWarning: resource_tracker: leaked",
+    ]
+    assert logs.failure(lines) == lines[:1]
+
+
 def test_the_root_cause_of_a_server_that_did_not_start_comes_first():
     lines = [
         "(EngineCore pid=9) ERROR 11-30 10:50:12 [core.py:1] ValueError: head size 16",
