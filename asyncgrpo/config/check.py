@@ -89,7 +89,10 @@ def _message(kind: str, key: Key, tree: Tree) -> str:
     if kind == "missing":
         return f"missing; expected {describe(annotation)}"
     value = value_at(tree, key)
-    message = f"got {shown(value)}, expected {describe(annotation)}"
+    expected = describe(annotation)
+    message = f"got {shown(value)}, expected {expected}"
+    if isinstance(value, Mapping) and expected.startswith("text"):
+        return f"{message}; text that begins with a brace goes in quotes"
     meant = nearest(value, choices(annotation)) if isinstance(value, str) else None
     return f"{message}; did you mean `{meant}`?" if meant else message
 

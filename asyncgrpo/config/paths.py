@@ -152,7 +152,7 @@ def _import_paths(tree: Mapping[str, Any]) -> Iterator[Key]:
 def _not_defined(file: Path, name: str) -> str | None:
     """Why `file` does not define `name`, as far as can be seen without running it."""
     try:
-        module = ast.parse(file.read_text(encoding="utf-8"))
+        module = ast.parse(file.read_text(encoding="utf-8"), filename=file.name)
     except (SyntaxError, UnicodeDecodeError) as error:
         return f"{file} is not valid Python: {error}"
     names = set(_defined_names(module))

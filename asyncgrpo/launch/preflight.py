@@ -19,6 +19,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from asyncgrpo import rewards
 from asyncgrpo.config import Config, known
 from asyncgrpo.errors import ConfigError
 from asyncgrpo.launch import model_folder, prompts_file
@@ -67,8 +68,10 @@ def _import_problems(config: Config) -> Iterator[str]:
     if config.rollout.loop is not None:
         named["rollout.loop"] = config.rollout.loop
     for key, path in named.items():
-        module = path.rpartition(":")[0]
-        if not module.endswith(".py") and not module_exists(module):
+        module, _, name = path.rpartition(":")
+        if module == rewards.__name__ and name not in rewards.__all__:
+            yield f"{key}: no reward `{name}` in {module}; expected {', '.join(rewards.__all__)}"
+        elif not module.endswith(".py") and not module_exists(module):
             yield (
                 f"{key}: no module `{module}` (for `{path}`); start from the folder that holds it, "
                 f"install it, or name a file: `./file.py:name`"

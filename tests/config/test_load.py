@@ -52,6 +52,13 @@ BROKEN = {
         VALID.replace("rollout:", "rolout:"),
         "recipe.yaml:5  rolout: unknown key; did you mean `rollout`?",
     ),
+    "a template without its quotes": (
+        VALID.replace("path: org/prompts", "path: org/prompts\n  prompt_template: {question}"),
+        (
+            "recipe.yaml:5  data.prompt_template: got a mapping of 1 keys, expected text, or null; "
+            "text that begins with a brace goes in quotes"
+        ),
+    ),
     "YAML that is none": (
         VALID + "  stop: ['a\n",
         "recipe.yaml:8  not valid YAML: found unexpected end of stream",

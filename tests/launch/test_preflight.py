@@ -44,6 +44,12 @@ def test_modules_are_found_without_running_them(package: Path, name: str, exists
     assert preflight.module_exists(name) is exists
 
 
+def test_a_built_in_reward_that_is_none_is_told_with_those_there_are(tmp_path: Path):
+    config = configuration(tmp_path, rollout={"rewards": ["asyncgrpo.rewards:acuracy_reward"]})
+    with pytest.raises(ConfigError, match=r"rewards\[0\]: no reward `acuracy_reward` .* accuracy"):
+        preflight.check_inputs(config)
+
+
 def test_every_problem_is_told_at_once(tmp_path: Path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
