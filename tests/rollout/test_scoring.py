@@ -70,17 +70,18 @@ async def test_weights_and_the_rollouts_own_reward():
 
 
 async def test_functions_of_a_group_run_side_by_side():
-    def slow(completions, **kwargs):
-        time.sleep(0.3)
+    both_run = threading.Barrier(2, timeout=20)  # neither passes before the other came
+
+    def one(completions, **kwargs):
+        both_run.wait()
         return [0.0]
 
-    async def slow_too(completions, **kwargs):
-        await asyncio.sleep(0.3)
+    async def other(completions, **kwargs):
+        await asyncio.to_thread(both_run.wait)
         return [0.0]
 
-    start = time.monotonic()
-    await score_group([reward(slow), reward(slow_too)], group("a"))
-    assert time.monotonic() - start < 0.55
+    scored = await score_group([reward(one), reward(other)], group("a"))
+    np.testing.assert_array_equal(scored.weighted[:2], [[0.0], [0.0]])
 
 
 async def test_a_synchronous_function_does_not_hold_the_loop():
