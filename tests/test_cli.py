@@ -144,6 +144,15 @@ def test_a_dry_run_prints_every_process_and_starts_nothing(tmp_path: Path):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_dry_run_for_another_machine_says_why_it_would_not_start_here(tmp_path: Path):
+    overrides = (f"run.dir={tmp_path / 'run'}", "server.devices=[0]", "trainer.devices=[97]")
+    told = asyncgrpo("train", RECIPE, *overrides, "--dry-run")
+    assert told.returncode == 0, told.stderr
+    assert "CUDA_VISIBLE_DEVICES=97" in told.stdout
+    assert "would not start here: trainer.devices: got [97]" in told.stderr
+    assert asyncgrpo("train", RECIPE, *overrides).returncode == 2
+
+
 def test_a_directory_with_a_run_is_refused(tmp_path: Path):
     (tmp_path / "config.json").write_text("{}")
     told = asyncgrpo("train", RECIPE, f"run.dir={tmp_path}")

@@ -37,9 +37,9 @@ def train(
 ) -> bool:
     """Start a run and see it through; whether it ended as it should. Raises UserError."""
     loaded = load_recipe(recipe, overrides, no_checkpoints=no_checkpoints)
-    prepared = prepare(loaded)
+    prepared = prepare(loaded, starts=not dry_run)
     if dry_run:
-        print(dry_run_text(prepared))
+        _print_dry_run(prepared, dry_run_text(prepared))
         return True
     run = create(Path(known(prepared.config.run.dir)))
     run.recipe.write_text(loaded.text, encoding="utf-8")
@@ -69,9 +69,10 @@ def resume(
 
 def serve(recipe: Path, overrides: list[str], *, dry_run: bool = False) -> None:
     """Run the servers alone until the user stops them. Raises UserError."""
-    prepared = prepare(load_recipe(recipe, [*overrides, "server.urls=null"]))
+    prepared = prepare(load_recipe(recipe, [*overrides, "server.urls=null"]), starts=not dry_run)
     if dry_run:
-        print("\n\n".join(describe(s) for s in plan_servers(prepared.config, prepared.machine)))
+        servers = plan_servers(prepared.config, prepared.machine)
+        _print_dry_run(prepared, "\n\n".join(describe(spec) for spec in servers))
         return
     view = _view(prepared.config)
     run = RunDirectory(serving_directory(prepared.config))
@@ -148,6 +149,15 @@ def dry_run_text(prepared: Prepared) -> str:
     run_dir = Path(known(config.run.dir))
     specs = (*plan_servers(config, at), *plan_training(config, at, run_dir))
     return "\n\n".join([*(describe(spec) for spec in specs), config_text(config)])
+
+
+def _print_dry_run(prepared: Prepared, text: str) -> None:
+    """What would be started, and on stderr why it would not start here."""
+    print(text)
+    for problem in preflight.machine_problems(
+        prepared.config, launch_server=prepared.launches_servers
+    ):
+        print(f"would not start here: {problem}", file=sys.stderr)
 
 
 def config_text(config: Config) -> str:

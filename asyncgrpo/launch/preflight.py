@@ -32,10 +32,9 @@ PROBE_S = 60.0
 PROCESSES_ANYWHERE = 8  # trainer processes that even one core runs, if slowly
 
 
-def check(config: Config, *, launch_server: bool) -> None:
-    """Raise ConfigError with a line for each thing that is wrong."""
+def machine_problems(config: Config, *, launch_server: bool) -> list[str]:
+    """What keeps the run from starting on this machine, a line each."""
     problems = [
-        *_input_problems(config),
         *_disk_problems(config),
         *_trainer_problems(config),
         *_key_problems(config),
@@ -46,6 +45,15 @@ def check(config: Config, *, launch_server: bool) -> None:
             *_port_problems(config),
             *_device_problems("server.devices", known(config.server.devices)),
         ]
+    return problems
+
+
+def check(config: Config, *, launch_server: bool) -> None:
+    """Raise ConfigError with a line for each thing that is wrong."""
+    problems = [
+        *_input_problems(config),
+        *machine_problems(config, launch_server=launch_server),
+    ]
     if problems:
         raise ConfigError("\n".join(problems))
 

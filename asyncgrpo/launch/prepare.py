@@ -38,8 +38,11 @@ class Prepared:
         return replace(self, facts=facts, derivation=resolve(self.recipe, facts))
 
 
-def prepare(recipe: LoadedRecipe) -> Prepared:
-    """Look at the machine, derive what is open, check what can be checked. Raises ConfigError."""
+def prepare(recipe: LoadedRecipe, *, starts: bool = True) -> Prepared:
+    """Look at the machine, derive what is open, check what can be checked. Raises ConfigError.
+
+    What only starts elsewhere (`starts` is False) is not held against this machine.
+    """
     config = recipe.config
     facts = local_facts(config, cuda_count=machine.cuda_count(), recipe_name=recipe.path.stem)
     ports = () if config.server.urls is not None else _ports(config)
@@ -59,7 +62,10 @@ def prepare(recipe: LoadedRecipe) -> Prepared:
             kv_bytes_per_token=kv_bytes_per_token(config),
         ),
     )
-    preflight.check(prepared.config, launch_server=prepared.launches_servers)
+    if starts:
+        preflight.check(prepared.config, launch_server=prepared.launches_servers)
+    else:
+        preflight.check_inputs(prepared.config)
     return prepared
 
 
