@@ -197,6 +197,15 @@ class RankZero:
         self.reporter.events.write(
             "checkpoint_saved", step=trainer.step, path=str(path), seconds=round(seconds, 3)
         )
+        counts = self.inbox.counts()
+        self.reporter.events.write(
+            "ledger",
+            step=trainer.step,
+            queued=counts.queued,
+            trained=counts.trained,
+            dropped=counts.dropped,
+            reasons=counts.dropped_by_reason,
+        )
         logger.info("checkpoint of step %d saved in %.1f s: %s", trainer.step, seconds, path)
 
     def finish(self) -> None:

@@ -191,6 +191,12 @@ def test_a_stop_request_checkpoints_and_exits_0(model: Path, tmp_path: Path):
     final = state(tmp_path)
     assert final["step"] == metrics(tmp_path)[-1]["step"]
     assert state(tmp_path / "checkpoints" / f"step-{final['step']:06d}") == final
+    events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    counts = next(event for event in events if event["event"] == "ledger")
+    assert counts["step"] == final["step"]
+    assert counts["dropped"] == sum(counts["reasons"].values()) == sum(final["dropped"].values())
+    resolved_prompts = sum(end - start for start, end in final["resolved"])
+    assert counts["trained"] + counts["dropped"] >= resolved_prompts > 0
 
 
 def wait_for_step(run_dir: Path, process: subprocess.Popen[str], step: int) -> None:
