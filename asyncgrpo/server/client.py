@@ -35,6 +35,7 @@ from asyncgrpo.server.api import (
 )
 from asyncgrpo.server.failures import (
     EngineDeadError,
+    RouteMissingError,
     StatusError,
     UnreachableError,
     failure,
@@ -260,9 +261,15 @@ class ServerClient:
         """Close the update; tokens sampled from here on are labelled `version`."""
         await self._control("POST", "/finish_weight_update", {"weight_version": str(version)})
 
-    async def weight_version(self) -> str:
-        """The label of the weights that are served; "default" before the first update."""
-        return weight_version(await self._control("GET", "/weight_info"))
+    async def weight_version(self) -> str | None:
+        """The label of the weights that are served; "default" before the first update.
+
+        None where the server cannot tell (vLLM before 0.32).
+        """
+        try:
+            return weight_version(await self._control("GET", "/weight_info"))
+        except RouteMissingError:
+            return None
 
     async def reset_prefix_cache(self) -> None:
         """Forget cached prefixes, which other weights computed."""

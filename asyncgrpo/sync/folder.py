@@ -120,7 +120,7 @@ class FolderBackend:
         if ours is None:
             return
         found = await checked(server.weight_version(), server, version, "weight_info")
-        if found != ours:
+        if found is not None and found != ours:
             raise SyncError(
                 f"{server.base_url} serves weights labelled {found!r}, and this run published "
                 f"{ours!r} last: the server was restarted, or another run publishes to it. Give "

@@ -257,6 +257,7 @@ async def test_routes_that_a_variable_turns_on_name_it(fake, client):
     for call in (client.pause, client.server_info, client.start_weight_update):
         with pytest.raises(RouteMissingError, match="VLLM_SERVER_DEV_MODE=1"):
             await call()
+    assert await client.weight_version() is None  # as of a vLLM before 0.32
     fake.state.enable_lora = False
     with pytest.raises(RouteMissingError, match="VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"):
         await client.load_adapter("a", "/a")

@@ -33,6 +33,7 @@ class FakeServer:
         self.in_use: set[str] = set()  # adapters with requests
         self.paused = False
         self.version: int | None = None
+        self.tells_version = True  # False: a vLLM before 0.32
         self.closed = False
         self.fail: dict[str, list[ServerError]] = {}  # by method, one failure per call
         self.ignored: Counter[str] = Counter()  # by method, how many calls to answer and ignore
@@ -94,7 +95,9 @@ class FakeServer:
         self._called("finish", version)
         self.version = version
 
-    async def weight_version(self) -> str:
+    async def weight_version(self) -> str | None:
+        if not self.tells_version:
+            return None
         return "default" if self.version is None else str(self.version)
 
     async def prompt_logprobs(self, policy: str, token_ids: np.ndarray) -> np.ndarray:

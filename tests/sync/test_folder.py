@@ -148,6 +148,14 @@ async def test_weights_that_another_run_published_are_noticed(tmp_path):
     assert not server.paused
 
 
+async def test_a_server_that_cannot_tell_its_label_is_published_to_all_the_same(tmp_path):
+    server, backend = FakeServer(), FolderBackend(tmp_path, "base", keep_versions=2)
+    server.tells_version = False
+    await backend.publish(0, weights(1.0), [server])
+    await backend.publish(1, weights(2.0), [server])
+    assert server.values["base"] == 2.0
+
+
 async def test_a_server_that_was_restarted_is_noticed(tmp_path):
     server, backend = FakeServer(), FolderBackend(tmp_path, "base", keep_versions=2)
     await backend.publish(0, weights(1.0), [server])
