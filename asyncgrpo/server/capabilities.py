@@ -7,6 +7,7 @@
 """
 
 import asyncio
+import contextlib
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -63,6 +64,7 @@ async def probe(client: ServerClient, config: Config) -> Capabilities:
     Raises:
         ServerError: no endpoint generates, or the engine died of the attempt.
     """
+    await _release(client)
     models = await client.models()
     num_logprobs = config.loss.requested_logprobs
     # Side by side: the first turn and the first /server_info each take a server seconds.
@@ -73,6 +75,15 @@ async def probe(client: ServerClient, config: Config) -> Capabilities:
         _has_lora_routes(client),
     )
     return Capabilities(client.base_url, endpoint, models, info, load, lora_routes)
+
+
+async def _release(client: ServerClient) -> None:
+    """Let a server go that is still paused: a trainer was killed while it published.
+
+    Paused with `keep` a server is healthy, takes requests, and never answers one.
+    """
+    with contextlib.suppress(RouteMissingError):  # `check` says what turns the route on
+        await client.resume()
 
 
 async def choose_endpoint(client: ServerClient, policy: str, num_logprobs: int = 0) -> Endpoint:

@@ -5,6 +5,7 @@ One server serves every test here, as `asyncgrpo serve` in one terminal and `tra
 
 import contextlib
 
+import httpx
 import pytest
 
 from tests.end_to_end.runs import (
@@ -42,6 +43,13 @@ def test_a_run_uses_a_server_started_elsewhere(url, tmp_path):
     run(*train(url, directory, "trainer.max_steps=2"))
     assert [record["step"] for record in directory.metrics] == [1, 2]
     assert not list((directory.path / "logs" / "latest").glob("server*"))
+
+
+def test_a_server_left_paused_by_a_killed_trainer_is_used_again(url, tmp_path):
+    directory = RunDirectory(tmp_path / "run")
+    httpx.post(f"{url}/pause?mode=keep", timeout=30).raise_for_status()
+    run(*train(url, directory, "trainer.max_steps=1"))
+    assert directory.state["step"] == 1
 
 
 def test_two_trainer_processes_share_a_run(url, tmp_path):

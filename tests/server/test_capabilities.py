@@ -1,5 +1,7 @@
 """What the probe finds out about a server, and what is said where the run needs more."""
 
+import asyncio
+
 import pytest
 
 from asyncgrpo.errors import ServerError
@@ -37,6 +39,13 @@ async def test_the_best_endpoint_that_answers_is_used(
         setattr(fake.state, name, value)
     assert await choose_endpoint(client, "fake", 3) is endpoint
     assert (await client.generate(make_request())).output_ids.size
+
+
+async def test_a_server_left_paused_by_a_killed_trainer_is_let_go(fake, client, make_config):
+    fake.state.paused = True
+    async with asyncio.timeout(20):
+        await probe(client, make_config())
+    assert not fake.state.paused
 
 
 async def test_a_slower_endpoint_is_a_warning(fake, client, make_config):
