@@ -144,7 +144,11 @@ def test_a_dry_run_prints_every_process_and_starts_nothing(tmp_path: Path):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_dry_run_for_another_machine_says_why_it_would_not_start_here(tmp_path: Path):
+def test_a_dry_run_for_another_machine_says_why_it_would_not_start_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    # Importing the worker hides the GPUs from the process, as a test before this one may have.
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     overrides = (f"run.dir={tmp_path / 'run'}", "server.devices=[0]", "trainer.devices=[97]")
     told = asyncgrpo("train", RECIPE, *overrides, "--dry-run")
     assert told.returncode == 0, told.stderr
