@@ -230,14 +230,12 @@ class _EpochCensus:
         self._num_prompts = num_prompts
         self._epoch = -1
         self._reasons: Counter[str] = Counter()
-        self._seen = 0
 
     def count(self, epoch: int, dropped: str) -> None:
         """A prompt was opened (`dropped` is empty) or dropped before generation."""
         if epoch != self._epoch:
-            self._epoch, self._seen = epoch, 0
+            self._epoch = epoch
             self._reasons.clear()
-        self._seen += 1
         if dropped:
             self._reasons[dropped] += 1
         if self._reasons.total() == self._num_prompts:

@@ -85,11 +85,6 @@ class Batches:
         ready = sum(len(batch.samples) for batch in self._ready)
         return len(self._queue) + len(self._planning) + ready
 
-    @property
-    def is_ready(self) -> bool:
-        """Whether a micro-batch can be taken at once."""
-        return bool(self._ready)
-
     def start_session(self) -> None:
         """A worker said Hello: its count of consumed tokens starts at 0."""
         self._session += 1
