@@ -6,7 +6,13 @@ All are frozen. Arrays are numpy and never written to after construction.
 
 Shape suffixes: P = prompt tokens, O = tokens the sampler returned, n = tokens of a sample,
 N = forwarded tokens of a row, S = segments, T = loss terms, M = samples of a row, K = top
-sampler tokens.
+sampler tokens, c = candidates of all tokens, one after another.
+
+Under truncated sampling (top_k, top_p, min_p) a token is drawn from its candidate set, and the
+sampler's logprobs are normalised over it. The sets are ragged, so they travel flat:
+
+    candidate_ids  5 9 | 5 7 9 |        token i's set is the next counts[i] ids,
+    counts         2     3       0      each id once; 0 = the full vocabulary
 """
 
 from enum import StrEnum
@@ -66,6 +72,9 @@ class Turn(msgspec.Struct, frozen=True):
     top_ids: Int32[np.ndarray, "O K"] | None = None  # most likely first; NO_TOKEN = absent
     top_logprobs: Float32[np.ndarray, "O K"] | None = None  # -inf where absent
     version_spans: tuple[VersionSpan, ...] = ()  # empty where the server does not say
+    # What each token was drawn from; None, both: the full vocabulary. The set holds the token.
+    candidate_ids: Int32[np.ndarray, "c"] | None = None
+    candidate_counts: Int32[np.ndarray, "O"] | None = None
 
 
 class SampleKey(msgspec.Struct, frozen=True, order=True):
@@ -91,6 +100,8 @@ class Sample(msgspec.Struct, frozen=True):
     rollout: int = 0  # index of its rollout in the group
     generated_at: float = 0.0  # time.time() at the end of its rollout
     queued_at: float = 0.0  # time.time() when it was offered to the trainer
+    candidate_ids: Int32[np.ndarray, "c"] | None = None  # None, both: the full vocabulary
+    candidate_counts: Int32[np.ndarray, "n"] | None = None  # 0 where not trained
 
     @property
     def num_tokens(self) -> int:
@@ -123,6 +134,8 @@ class Row(msgspec.Struct, frozen=True):
     term_sample_T: Int32[np.ndarray, "T"]  # index into the M samples
     top_ids_TK: Int32[np.ndarray, "T K"]  # K = 0 where the sampler gave no top logprobs
     top_logprobs_TK: Float32[np.ndarray, "T K"]
+    candidate_ids: Int32[np.ndarray, "c"]
+    candidate_counts_T: Int32[np.ndarray, "T"]
     sample_keys: tuple[SampleKey, ...]  # M
     sample_policy_version_M: Int32[np.ndarray, "M"]
     raw_tokens: int  # tokens of its samples before sharing

@@ -55,6 +55,7 @@ def build_row(samples: Sequence[Sample]) -> Row:
     term_sample = np.searchsorted(tokens.starts_M, predicted, side="right") - 1
     advantages_M = np.array([sample.advantage for sample in ordered], np.float32)
     top_ids, top_logprobs = _top_tokens(ordered)
+    candidate_ids, candidate_counts = _candidates(ordered, predicted)
     return Row(
         input_ids_N=tokens.ids[is_new],
         position_ids_N=depths[is_new].astype(np.int32),
@@ -68,6 +69,8 @@ def build_row(samples: Sequence[Sample]) -> Row:
         term_sample_T=term_sample.astype(np.int32),
         top_ids_TK=top_ids[predicted],
         top_logprobs_TK=top_logprobs[predicted],
+        candidate_ids=candidate_ids,
+        candidate_counts_T=candidate_counts,
         sample_keys=tuple(sample.key for sample in ordered),
         sample_policy_version_M=np.array([s.policy_version for s in ordered], np.int32),
         raw_tokens=int(tokens.ids.size),
@@ -129,3 +132,26 @@ def _top_tokens(
     top_ids = [s.top_ids for s in ordered if s.top_ids is not None]
     top_logprobs = [s.top_logprobs for s in ordered if s.top_logprobs is not None]
     return np.concatenate(top_ids), np.concatenate(top_logprobs)
+
+
+def _candidates(
+    ordered: list[Sample], predicted: Int64[np.ndarray, "T"]
+) -> tuple[Int32[np.ndarray, "c"], Int32[np.ndarray, "T"]]:
+    """The candidate sets of the raw tokens `predicted`, in their order."""
+    if all(sample.candidate_counts is None for sample in ordered):
+        return np.empty(0, np.int32), np.zeros(predicted.size, np.int32)
+    counts = np.concatenate(
+        [
+            np.zeros(s.input_ids.size, np.int32)
+            if s.candidate_counts is None
+            else s.candidate_counts
+            for s in ordered
+        ]
+    )
+    ids = [s.candidate_ids for s in ordered if s.candidate_ids is not None]
+    starts = np.cumsum(counts, dtype=np.int64) - counts
+    counts_T = counts[predicted]
+    ends_T = np.cumsum(counts_T, dtype=np.int64)
+    # Candidate c of term t is at starts[t] + (c - the candidates of the terms before t).
+    at = np.arange(counts_T.sum()) + np.repeat(starts[predicted] - (ends_T - counts_T), counts_T)
+    return np.concatenate(ids)[at], counts_T

@@ -5,7 +5,8 @@
 A hook may fill them with lists, as users write them; the default loop fills the turn records
 with numpy arrays and never makes a Python object per token.
 
-Shape suffixes: O = output tokens of a turn, K = top sampler tokens, G = rollouts of a group.
+Shape suffixes: O = output tokens of a turn, K = top sampler tokens, G = rollouts of a group,
+c = candidates of all tokens, one after another.
 """
 
 import uuid
@@ -31,6 +32,14 @@ class TopLogprobs:
     logprobs: Float32[np.ndarray, "O K"]  # -inf where absent
 
 
+@dataclass(frozen=True, slots=True)
+class CandidateSets:
+    """What each output token was drawn from, flat: what `Turn` holds."""
+
+    ids: Int32[np.ndarray, "c"]
+    counts: Int32[np.ndarray, "O"]  # 0 = the full vocabulary
+
+
 @dataclass(slots=True)
 class TurnRecord:
     """One request to the sampler: the whole prompt sent and what came back."""
@@ -41,7 +50,8 @@ class TurnRecord:
         default_factory=list[float]
     )
     output_mask: Sequence[int] | None = None  # 1 = train on the token; None = on all of them
-    output_sampling_mask: Sequence[Sequence[int]] | None = None
+    # Per output token the tokens it was drawn from, under top_k, top_p or min_p; None = all.
+    output_sampling_mask: Sequence[Sequence[int]] | CandidateSets | None = None
     output_sampler_logprobs: Sequence[dict[int, float]] | TopLogprobs | None = None
     finish_reason: FinishReason | None = None  # None where the hook does not say
     version_spans: tuple[VersionSpan, ...] = ()  # over output_ids

@@ -114,4 +114,6 @@ def _sample(
         rollout=finished.index,
         generated_at=finished.generated_at,
         queued_at=queued_at,
+        candidate_ids=draft.candidate_ids,
+        candidate_counts=draft.candidate_counts,
     )

@@ -21,7 +21,7 @@ from asyncgrpo.config import Config, known
 from asyncgrpo.errors import RunError, ServerError
 from asyncgrpo.records import FinishReason, SamplingParams, Turn, TurnRequest
 from asyncgrpo.rollout.context import RolloutContext, current_rollout
-from asyncgrpo.rollout.group import TokenIds, TopLogprobs, TurnRecord
+from asyncgrpo.rollout.group import CandidateSets, TokenIds, TopLogprobs, TurnRecord
 from asyncgrpo.rollout.policy import CurrentPolicy, PolicyName
 from asyncgrpo.rollout.seeds import request_seed
 from asyncgrpo.server.failures import EngineDeadError, UnknownModelError, UnreachableError
@@ -153,10 +153,14 @@ class Sampler:
         top = None
         if turn.top_ids is not None and turn.top_logprobs is not None:
             top = TopLogprobs(turn.top_ids, turn.top_logprobs)
+        candidates = None
+        if turn.candidate_ids is not None and turn.candidate_counts is not None:
+            candidates = CandidateSets(turn.candidate_ids, turn.candidate_counts)
         return TurnRecord(
             prompt_ids=prompt,
             output_ids=turn.output_ids,
             output_log_probs=turn.logprobs,
+            output_sampling_mask=candidates,
             output_sampler_logprobs=top,
             finish_reason=turn.finish_reason,
             # With adapters the spans are about the base weights, which never change.

@@ -8,7 +8,8 @@ Held tokens are the last turn's prompt and output. A turn whose prompt begins wi
 them on; otherwise it starts a new sample, and the held tokens after the point where the two
 part are its drift. Only output tokens are trained, each in exactly one sample.
 
-Shape suffixes: n = tokens of a sample, O = output tokens of a turn, K = top sampler tokens.
+Shape suffixes: n = tokens of a sample, O = output tokens of a turn, K = top sampler tokens,
+c = candidates of all tokens, one after another.
 """
 
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from jaxtyping import Float32, Int32, UInt8
 
 from asyncgrpo.errors import HookError
 from asyncgrpo.records import NO_TOKEN, VersionSpan
-from asyncgrpo.rollout.group import TopLogprobs, TurnRecord
+from asyncgrpo.rollout.group import CandidateSets, TopLogprobs, TurnRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,8 @@ class Draft:
     top_ids: Int32[np.ndarray, "n K"] | None
     top_logprobs: Float32[np.ndarray, "n K"] | None
     version_spans: tuple[VersionSpan, ...]  # over input_ids
+    candidate_ids: Int32[np.ndarray, "c"] | None = None  # None, both: the full vocabulary
+    candidate_counts: Int32[np.ndarray, "n"] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,7 @@ class _Turn:
     logprobs: Float32[np.ndarray, "O"]
     trained: UInt8[np.ndarray, "O"]
     top: TopLogprobs | None
+    candidates: CandidateSets | None
     version_spans: tuple[VersionSpan, ...]
 
     @property
@@ -109,6 +113,7 @@ def _draft(chain: Sequence[_Turn], num_top: int) -> Draft:
             VersionSpan(span.version, span.start + offset, span.end + offset)
             for span in turn.version_spans
         ]
+    candidates = _candidates(chain)
     return Draft(
         input_ids=input_ids,
         trained=trained,
@@ -116,7 +121,24 @@ def _draft(chain: Sequence[_Turn], num_top: int) -> Draft:
         top_ids=top_ids if num_top else None,
         top_logprobs=top_logprobs if num_top else None,
         version_spans=tuple(spans),
+        candidate_ids=None if candidates is None else candidates.ids,
+        candidate_counts=None if candidates is None else candidates.counts,
     )
+
+
+def _candidates(chain: Sequence[_Turn]) -> CandidateSets | None:
+    """The sets of the chain's trained tokens, over all its tokens."""
+    if all(turn.candidates is None for turn in chain):
+        return None
+    counts = np.zeros(chain[-1].held.size, np.int32)
+    ids: list[Int32[np.ndarray, "c"]] = []
+    for turn in chain:
+        if turn.candidates is None:
+            continue
+        kept = turn.trained.astype(bool)
+        counts[turn.prompt.size :][: turn.output.size] = turn.candidates.counts * kept
+        ids.append(turn.candidates.ids[np.repeat(kept, turn.candidates.counts)])
+    return CandidateSets(np.concatenate(ids), counts)
 
 
 def _common_prefix(a: Int32[np.ndarray, "a"], b: Int32[np.ndarray, "b"]) -> int:
@@ -147,7 +169,8 @@ def _checked(record: TurnRecord, index: int, num_top: int) -> _Turn:
             f"turn {index}: no output_sampler_logprobs, but score centering needs the sampler's "
             f"{num_top} most likely tokens: return them, or set loss.score_centering: false"
         )
-    return _Turn(prompt, output, logprobs, trained, top, record.version_spans)
+    candidates = _sampling_mask(record, output, trained, index)
+    return _Turn(prompt, output, logprobs, trained, top, candidates, record.version_spans)
 
 
 def _top(record: TurnRecord, output: Int32[np.ndarray, "O"], index: int) -> TopLogprobs | None:
@@ -166,6 +189,39 @@ def _top(record: TurnRecord, output: Int32[np.ndarray, "O"], index: int) -> TopL
         ids[i, : len(best)] = [token for token, _ in best]
         logprobs[i, : len(best)] = [logprob for _, logprob in best]
     return TopLogprobs(ids, logprobs)
+
+
+def _sampling_mask(
+    record: TurnRecord,
+    output: Int32[np.ndarray, "O"],
+    trained: UInt8[np.ndarray, "O"],
+    index: int,
+) -> CandidateSets | None:
+    given = record.output_sampling_mask
+    if given is None:
+        return None
+    if not isinstance(given, CandidateSets):
+        _check_length("output_sampling_mask", given, output, index)
+        given = _flat_sets(given)
+        empty = np.flatnonzero(trained.astype(bool) & (given.counts == 0))
+        if empty.size:
+            raise HookError(
+                f"turn {index}: output_sampling_mask[{empty[0]}] is empty, but that output token "
+                "was drawn from something; None in place of all lists = from the full vocabulary"
+            )
+    _check_length("output_sampling_mask", given.counts, output, index)
+    if given.counts.min(initial=0) < 0 or int(given.counts.sum()) != given.ids.size:
+        raise HookError(
+            f"turn {index}: output_sampling_mask has {given.ids.size} candidates, but its counts "
+            f"come to {int(given.counts.sum())}"
+        )
+    return given
+
+
+def _flat_sets(sets: Sequence[Sequence[int]]) -> CandidateSets:
+    counts = np.array([len(each) for each in sets], np.int32)
+    ids = [np.empty(0, np.int32), *(np.asarray(each, np.int32) for each in sets)]
+    return CandidateSets(np.concatenate(ids), counts)
 
 
 def _check_length(name: str, got: Any, output: Int32[np.ndarray, "O"], index: int) -> None:

@@ -38,6 +38,8 @@ def samples(draw: st.DrawFn) -> Sample:
         top_ids=draw(st.none() | hnp.arrays(np.int32, (n, k), elements=int32)),
         top_logprobs=draw(st.none() | hnp.arrays(np.float32, (n, k), elements=float32)),
         version_spans=draw(st.just(()) | st.just((VersionSpan(3, 0, n),))),
+        candidate_ids=draw(st.none() | hnp.arrays(np.int32, st.integers(0, 9), elements=int32)),
+        candidate_counts=draw(st.none() | hnp.arrays(np.int32, n, elements=int32)),
     )
 
 

@@ -13,6 +13,8 @@ def make_sample(index: int, input_ids: Sequence[int], prompt_length: int = 1, po
     ids = np.array(input_ids, np.int32)
     trained = np.zeros(ids.size, np.uint8)
     trained[prompt_length:] = 1
+    truncated = index % 3 > 0  # every third sample was drawn from the full vocabulary
+    counts = ((np.arange(ids.size) + index) % 4 * trained).astype(np.int32)
     marks = (index * 1000 + np.arange(ids.size)).astype(np.float32)
     return Sample(
         key=SampleKey(0, position, index),
@@ -23,6 +25,12 @@ def make_sample(index: int, input_ids: Sequence[int], prompt_length: int = 1, po
         policy_version=index % 3,
         top_ids=np.stack([ids, ids + 1], axis=1),
         top_logprobs=np.stack([-marks, -marks - 0.5], axis=1),
+        candidate_ids=np.concatenate(
+            [ids[:0], *(ids[i] + np.arange(c) for i, c in enumerate(counts))]
+        ).astype(np.int32)
+        if truncated
+        else None,
+        candidate_counts=counts if truncated else None,
     )
 
 

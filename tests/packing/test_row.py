@@ -23,6 +23,13 @@ def trie_of(given_samples: list[Sample]) -> set[tuple[int, ...]]:
     return nodes
 
 
+def candidates_of(sample: Sample, i: int) -> list[int]:
+    if sample.candidate_counts is None:
+        return []
+    start = int(sample.candidate_counts[:i].sum())
+    return sample.candidate_ids[start : start + sample.candidate_counts[i]].tolist()
+
+
 def test_two_rollouts_of_one_prompt():
     row = build_row([make_sample(0, [1, 2, 3, 10, 11], 3), make_sample(1, [1, 2, 3, 20, 21], 3)])
     assert row.input_ids_N.tolist() == [1, 2, 3, 10, 11, 3, 20, 21]
@@ -67,11 +74,27 @@ def test_rows_without_top_tokens_have_none():
     assert build_row([plain]).top_ids_TK.shape == (1, 0)
 
 
+def test_candidate_sets_follow_their_terms():
+    ids, trained = np.array([1, 2, 5], np.int32), np.array([0, 1, 1], np.uint8)
+    plain = Sample(make_sample(0, [1, 2]).key, ids, trained, np.zeros(3, np.float32), 0.0, 0)
+    drawn = Sample(
+        make_sample(1, [1, 2]).key, np.array([1, 2, 6], np.int32), trained, np.zeros(3, np.float32),
+        0.0, 0, candidate_ids=np.array([2, 3, 6, 7, 8], np.int32),
+        candidate_counts=np.array([0, 2, 3], np.int32),
+    )  # fmt: skip
+    row = build_row([plain, drawn])
+    assert row.term_target_T.tolist() == [2, 2, 5, 6]
+    assert row.candidate_counts_T.tolist() == [0, 2, 0, 3]
+    assert row.candidate_ids.tolist() == [2, 3, 6, 7, 8]
+    assert build_row([plain]).candidate_ids.size == 0
+
+
 @given(samples())
 def test_every_trained_token_is_in_exactly_one_term_with_all_it_carries(given_samples):
     row = build_row(given_samples)
     by_key = {sample.key: sample for sample in given_samples}
     seen: list[tuple[int, int]] = []
+    set_ends = np.cumsum(row.candidate_counts_T)
     for t in range(row.term_position_T.size):
         sample = by_key[row.sample_keys[row.term_sample_T[t]]]
         path = path_positions(row, row.term_position_T[t])
@@ -83,6 +106,8 @@ def test_every_trained_token_is_in_exactly_one_term_with_all_it_carries(given_sa
         assert row.term_advantage_T[t] == sample.advantage
         assert row.top_ids_TK[t].tolist() == sample.top_ids[i].tolist()
         assert row.top_logprobs_TK[t].tolist() == sample.top_logprobs[i].tolist()
+        ids = row.candidate_ids[set_ends[t] - row.candidate_counts_T[t] : set_ends[t]]
+        assert ids.tolist() == candidates_of(sample, i)
     assert sorted(seen) == [
         (sample.key.index, i) for sample in given_samples for i in np.flatnonzero(sample.trained)
     ]

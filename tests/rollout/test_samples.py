@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from asyncgrpo.errors import HookError
 from asyncgrpo.records import NO_TOKEN, VersionSpan
-from asyncgrpo.rollout.group import TopLogprobs, TurnRecord
+from asyncgrpo.rollout.group import CandidateSets, TopLogprobs, TurnRecord
 from asyncgrpo.rollout.samples import draft_samples
 
 
@@ -79,6 +79,27 @@ def test_top_logprobs_as_arrays_and_as_users_write_them():
         assert np.isneginf(draft.top_logprobs[:2]).all()
 
 
+def test_candidate_sets_as_arrays_and_as_users_write_them():
+    arrays = CandidateSets(np.array([4, 9, 5], np.int32), np.array([2, 1], np.int32))
+    for mask in (arrays, [[4, 9], [5]]):
+        (draft,) = drafted(
+            turn([1, 2], [4, 5], output_sampling_mask=mask), turn([1, 2, 4, 5, 6], [7])
+        ).drafts
+        assert draft.candidate_counts.tolist() == [0, 0, 2, 1, 0, 0]  # turn 2: full vocabulary
+        assert draft.candidate_ids.tolist() == [4, 9, 5]
+        assert (draft.candidate_ids.dtype, draft.candidate_counts.dtype) == (np.int32, np.int32)
+    assert drafted(turn([1, 2], [4, 5])).drafts[0].candidate_ids is None
+
+
+def test_the_sets_of_tokens_that_are_not_trained_are_left_behind():
+    mask = [[4, 9], [], [6, 7]]
+    (draft,) = drafted(
+        turn([1], [4, 5, 6], output_mask=[1, 0, 1], output_sampling_mask=mask)
+    ).drafts
+    assert draft.candidate_counts.tolist() == [0, 2, 0, 2]
+    assert draft.candidate_ids.tolist() == [4, 9, 6, 7]
+
+
 def test_version_spans_move_with_the_output():
     spans = (VersionSpan(6, 0, 1), VersionSpan(7, 1, 2))
     (draft,) = drafted(turn([1, 2, 3], [4, 5], version_spans=spans)).drafts
@@ -94,6 +115,23 @@ def test_version_spans_move_with_the_output():
         (turn([1], [2], output_log_probs=[float("nan")]), "not finite"),
         (turn([1], [2], output_log_probs=[-float("inf")]), "not finite"),
         (turn([1], [2]), "no output_sampler_logprobs, but score centering"),
+        (
+            turn([1], [2], output_sampler_logprobs=[{}], output_sampling_mask=[[2], [3]]),
+            "output_sampling_mask has 2 entries for 1",
+        ),
+        (
+            turn([1], [2], output_sampler_logprobs=[{}], output_sampling_mask=[[]]),
+            r"output_sampling_mask\[0\] is empty",
+        ),
+        (
+            turn(
+                [1],
+                [2],
+                output_sampler_logprobs=[{}],
+                output_sampling_mask=CandidateSets(np.zeros(3, np.int32), np.array([2], np.int32)),
+            ),
+            "3 candidates, but its counts come to 2",
+        ),
         (
             turn([1], [2], output_sampler_logprobs=[{}, {}]),
             "output_sampler_logprobs has 2 entries for 1",
