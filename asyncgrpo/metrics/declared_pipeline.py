@@ -191,6 +191,18 @@ PERF = (
         "perf/wall_clock_trained_tokens_per_s",
         "How fast does training train tokens, all waiting included?",
     ),
+    Metric(
+        "perf/fwd_bwd_mfu",
+        "Which part of the GPUs' peak do forward and backward reach? FLOPs of the model, with "
+        "shared tokens once, real keys and active experts; none for recomputed activations. "
+        "Absent on hardware or with a model whose figures are not known.",
+        "Below 0.2 with full rows: small rows or layers, or gradient checkpointing.",
+    ),
+    Metric(
+        "perf/wall_clock_mfu",
+        "The same, all waiting included?",
+        "Far below perf/fwd_bwd_mfu: the trainer waits; `asyncgrpo diagnose` says for what.",
+    ),
 )
 
 SYNC = (

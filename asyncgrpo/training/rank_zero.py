@@ -28,6 +28,7 @@ from asyncgrpo.training.checkpoint import (
     write_checkpoint,
 )
 from asyncgrpo.training.director import Director, Schedule
+from asyncgrpo.training.flops import Utilization
 from asyncgrpo.training.inbox import Inbox, InboxSettings
 from asyncgrpo.training.loss_sums import loss_metrics
 from asyncgrpo.training.model import Policy, Tokenizer
@@ -59,6 +60,7 @@ class Run:
     policy: Policy
     tokenizer: Tokenizer
     num_ranks: int
+    utilization: Utilization | None  # None = hardware or model is not known
 
 
 class RankZero:
@@ -76,7 +78,7 @@ class RankZero:
         self._state = None if checkpoint is None else checkpoint.state
         ledger = Ledger(1) if self._state is None else Ledger.restore(self._state)
         sinks = open_sinks(config, run_dir)
-        self.reporter = Reporter(run_dir, sinks, ledger.counts)
+        self.reporter = Reporter(run_dir, sinks, ledger.counts, run.utilization)
         self._link = TrainerLink(run_dir)
         self._inbox: Inbox | None = None
         self._director: Director | None = None

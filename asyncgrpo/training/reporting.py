@@ -18,6 +18,7 @@ from asyncgrpo.metrics.sinks import EventLog, Sinks
 from asyncgrpo.metrics.values import Aggregates, Recorder
 from asyncgrpo.metrics.window import reduce_window
 from asyncgrpo.training.batches import Batch
+from asyncgrpo.training.flops import Utilization
 
 logger = logging.getLogger(__name__)
 
@@ -55,12 +56,19 @@ class StepReport:
 class Reporter:
     """Collects observations and writes one record per log window."""
 
-    def __init__(self, run_dir: Path, sinks: Sinks, counts: LedgerCounts) -> None:
-        """`counts` are the ledger's at the start of this process."""
+    def __init__(
+        self,
+        run_dir: Path,
+        sinks: Sinks,
+        counts: LedgerCounts,
+        utilization: Utilization | None = None,
+    ) -> None:
+        """`counts` are the ledger's at the start of this process; without `utilization` no MFU."""
         self.events = EventLog(run_dir / "events.jsonl")
         self._sinks = sinks
         self._recorder = Recorder()
         self._counts = counts
+        self._utilization = utilization
 
     @never_raises
     def record_step(self, report: StepReport) -> None:
@@ -78,6 +86,8 @@ class Reporter:
         for phase, seconds in report.seconds.items():
             record(f"perf/{phase}_s", seconds)
         _record_batches(self._recorder, report)
+        if self._utilization is not None:
+            _record_utilization(self._recorder, report, self._utilization)
 
     @never_raises
     def record_skip(self, step: int, loss: float, grad_norm: float) -> None:
@@ -172,3 +182,10 @@ def _record_batches(recorder: Recorder, report: StepReport) -> None:
     recorder.record_rate("perf/fwd_bwd_forwarded_tokens_per_s", forwarded, computing)
     recorder.record_rate("perf/wall_clock_forwarded_tokens_per_s", forwarded, report.step_s)
     recorder.record_rate("perf/wall_clock_trained_tokens_per_s", trained, report.step_s)
+
+
+def _record_utilization(recorder: Recorder, report: StepReport, utilization: Utilization) -> None:
+    flops = utilization.flops(row for batch in report.batches for row in batch.rows)
+    peak, computing = utilization.peak_per_s, report.seconds.get("fwd_bwd", 0.0)
+    recorder.record_rate("perf/fwd_bwd_mfu", flops, computing * peak)
+    recorder.record_rate("perf/wall_clock_mfu", flops, report.step_s * peak)

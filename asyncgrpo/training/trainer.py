@@ -39,6 +39,7 @@ from asyncgrpo.training.checkpoint import (
     set_aside_after,
 )
 from asyncgrpo.training.director import follow
+from asyncgrpo.training.flops import measure_utilization
 from asyncgrpo.training.inbox import last_ordinal
 from asyncgrpo.training.loss import LossSettings, policy_loss
 from asyncgrpo.training.loss_sums import LossSums
@@ -305,7 +306,9 @@ def _lead(
     """Rank 0: serve what is loaded, then train."""
     if checkpoint is not None:
         set_aside_after(run_dir / "checkpoints", checkpoint.state.step)
-    run = Run(trainer.config, run_dir, trainer.policy, trainer.tokenizer, trainer.ranks.world)
+    config, policy, ranks = trainer.config, trainer.policy, trainer.ranks
+    utilization = measure_utilization(policy, ranks.device, compute_dtype(config), ranks.world)
+    run = Run(config, run_dir, policy, trainer.tokenizer, ranks.world, utilization)
     rank_zero = RankZero(run, make_publisher, checkpoint)
     try:
         trainer.publish(rank_zero)

@@ -1,0 +1,66 @@
+"""What a step comes to in the log window."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from asyncgrpo.ledger.states import Ledger
+from asyncgrpo.metrics.sinks import JsonlSink, Sinks
+from asyncgrpo.packing.cost import path_cost
+from asyncgrpo.packing.planner import PlannedRow
+from asyncgrpo.packing.row import build_row
+from asyncgrpo.training.batches import Batch
+from asyncgrpo.training.flops import RowFlops, Utilization
+from asyncgrpo.training.reporting import Reporter, StepReport
+from tests.training.scripted_worker import make_sample
+
+FLOPS = Utilization(RowFlops(per_token=5.0, per_key={None: 2.0}, per_position=3.0), 1000.0)
+
+
+def a_batch(index: int) -> Batch:
+    sample = make_sample(0, 0, index)
+    n = sample.num_tokens
+    planned = PlannedRow((sample,), n, sample.num_trained, path_cost(0, n))
+    return Batch((planned,), (build_row([sample]),))
+
+
+def report(batch: Batch, fwd_bwd_s: float) -> StepReport:
+    return StepReport(
+        batches=(batch,),
+        token_budget=64,
+        loss=0.5,
+        grad_norm=1.0,
+        learning_rate=1e-3,
+        seconds={"fwd_bwd": fwd_bwd_s},
+        rollout_wait_s=0.0,
+        step_s=2 * fwd_bwd_s,
+        num_tokens=100,
+    )
+
+
+def window(folder: Path, utilization: Utilization | None) -> dict[str, float]:
+    reporter = Reporter(
+        folder, Sinks([JsonlSink(folder / "metrics.jsonl")]), Ledger(1).counts, utilization
+    )
+    for index, seconds in enumerate((1.0, 3.0)):
+        reporter.record_step(report(a_batch(index), seconds))
+    reporter.write_window([], step=2, policy_version=2, epoch=0.5)
+    return json.loads((folder / "metrics.jsonl").read_text())
+
+
+def test_mfu_is_the_windows_flops_over_what_the_hardware_could_do(tmp_path: Path):
+    flops = 0.0
+    for index in range(2):
+        sample = make_sample(0, 0, index)
+        n, trained = sample.num_tokens, sample.num_trained
+        flops += 5 * n + 2 * n * (n + 1) / 2 + 3 * trained
+    found = window(tmp_path, FLOPS)
+    assert found["perf/fwd_bwd_mfu"] == pytest.approx(flops / (4.0 * 1000))
+    assert found["perf/wall_clock_mfu"] == pytest.approx(flops / (8.0 * 1000))
+
+
+def test_without_known_hardware_the_other_metrics_are_there_and_mfu_is_not(tmp_path: Path):
+    found = window(tmp_path, None)
+    assert not [name for name in found if name.endswith("mfu")]
+    assert found["perf/step_s"] == 4.0
