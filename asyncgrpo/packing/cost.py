@@ -1,7 +1,7 @@
 """What a row costs to forward and backward: its load.
 
-    load = sum over unique tokens of (depth + 1)    attention: one score per key
-         + TOKEN_COST x unique tokens               everything else
+    load = keys seen: sum over unique tokens of (depth + 1)    attention: one score per key
+         + TOKEN_COST x unique tokens                          everything else
 
 The heaviest row of a micro-batch sets its time: the other ranks wait for it.
 """
@@ -11,7 +11,11 @@ The heaviest row of a micro-batch sets its time: the other ranks wait for it.
 TOKEN_COST = 4096
 
 
+def path_keys(start: int, end: int) -> int:
+    """Keys that the tokens at depths [start, end) of one path see."""
+    return (end * (end + 1) - start * (start + 1)) // 2
+
+
 def path_cost(start: int, end: int) -> int:
     """Load of the tokens at depths [start, end) of one path."""
-    keys = (end * (end + 1) - start * (start + 1)) // 2
-    return keys + TOKEN_COST * (end - start)
+    return path_keys(start, end) + TOKEN_COST * (end - start)

@@ -6,18 +6,17 @@
 
 A sample goes to a row that already holds its group, where its prompt costs nothing; else to the
 lightest row with room. One that fits nowhere waits for the next micro-batch while later ones
-may still fill the gaps. Waiting samples enter the next micro-batch first, oldest first, so a
-sample is overtaken only inside the micro-batch that was open when it came.
+may still fill the gaps; rows are evened out as they leave. What waits enters the next
+micro-batch before anything that comes later, the oldest policy's first: of what a micro-batch
+leaves waiting, the sample nearest to its staleness is always in the next one.
 """
 
-import bisect
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 import msgspec
 
-from asyncgrpo.packing.cost import path_cost
-from asyncgrpo.packing.trie import shared_positions, sort_key
+from asyncgrpo.packing.balance import balance
+from asyncgrpo.packing.open_row import Arrival, OpenRow
 from asyncgrpo.records import Sample
 
 LOOKAHEAD = 32  # samples that may wait while later ones fill the gaps
@@ -46,56 +45,9 @@ class Planned(msgspec.Struct, frozen=True):
     dropped: tuple[Sample, ...] = ()  # longer than a row can ever be
 
 
-@dataclass(frozen=True, slots=True)
-class _Arrival:
-    """A sample with what placing it asks for again and again."""
-
-    sample: Sample
-    key: bytes
-    num_trained: int
-
-    @property
-    def group(self) -> tuple[int, int]:
-        return self.sample.key.epoch, self.sample.key.position
-
-
-@dataclass(slots=True)
-class _OpenRow:
-    """A row being filled: its samples' keys sorted, so that what one adds is found by bisection."""
-
-    budget: int
-    arrivals: list[_Arrival] = field(default_factory=list[_Arrival])
-    keys: list[bytes] = field(default_factory=list[bytes])
-    groups: set[tuple[int, int]] = field(default_factory=set[tuple[int, int]])
-    num_tokens: int = 0
-    num_trained: int = 0
-    load: int = 0
-
-    def shared(self, key: bytes) -> int:
-        """Positions of a sample that the row already holds."""
-        at = bisect.bisect_left(self.keys, key)
-        return max((shared_positions(key, held) for held in self.keys[max(at - 1, 0) : at + 1]),
-                   default=0)  # fmt: skip
-
-    def try_add(self, arrival: _Arrival) -> bool:
-        """Take the sample if it fits."""
-        num_tokens = arrival.sample.num_tokens
-        if self.num_trained + arrival.num_trained > self.budget:
-            return False
-        shared = self.shared(arrival.key)
-        if self.num_tokens + num_tokens - shared > self.budget:
-            return False
-        bisect.insort(self.keys, arrival.key)
-        self.arrivals.append(arrival)
-        self.groups.add(arrival.group)
-        self.num_tokens += num_tokens - shared
-        self.num_trained += arrival.num_trained
-        self.load += path_cost(shared, num_tokens)
-        return True
-
-    def closed(self) -> PlannedRow:
-        samples = tuple(arrival.sample for arrival in self.arrivals)
-        return PlannedRow(samples, self.num_tokens, self.num_trained, self.load)
+def _closed(row: OpenRow) -> PlannedRow:
+    samples = tuple(arrival.sample for arrival in row.arrivals)
+    return PlannedRow(samples, row.num_tokens, row.num_trained, row.load)
 
 
 class Planner:
@@ -105,7 +57,8 @@ class Planner:
         self._num_rows = num_rows
         self._budget = token_budget
         self._lookahead = lookahead
-        self._waiting: list[_Arrival] = []
+        self._num_arrived = 0
+        self._waiting: list[Arrival] = []
         self._rows = self._new_rows()
 
     @property
@@ -115,10 +68,10 @@ class Planner:
 
     def add(self, sample: Sample) -> Planned:
         """Take one sample; give the micro-batches that it completes, or the sample if dropped."""
-        num_trained = sample.num_trained
         if sample.num_tokens > self._budget:
             return Planned(dropped=(sample,))
-        arrival = _Arrival(sample, sort_key(sample.input_ids), num_trained)
+        self._num_arrived += 1
+        arrival = Arrival.of(sample, self._num_arrived)
         if not self._place(arrival):
             self._waiting.append(arrival)
         return Planned(micro_batches=tuple(self._full_micro_batches()))
@@ -138,35 +91,26 @@ class Planner:
         held = sum(max(row.num_tokens, row.num_trained) for row in self._rows)
         return held >= FULL_ENOUGH * self._budget * self._num_rows
 
-    def _place(self, arrival: _Arrival) -> bool:
-        homes = [row for row in self._rows if arrival.group in row.groups]
-        others = [row for row in self._rows if arrival.group not in row.groups]
-        homes.sort(key=lambda row: row.load)
-        others.sort(key=lambda row: row.load)
-        return any(row.try_add(arrival) for row in (*homes, *others))
+    def _place(self, arrival: Arrival) -> bool:
+        homes_first = sorted(
+            self._rows, key=lambda row: (arrival.group not in row.groups, row.load)
+        )
+        return any(row.try_add(arrival) for row in homes_first)
 
     def _close(self) -> MicroBatch:
-        """Emit the open rows; what waits opens the next micro-batch, oldest first."""
+        """Emit the open rows; what waits opens the next micro-batch, the oldest policy's first."""
         self._fill_empty_rows()
-        micro_batch = MicroBatch(tuple(row.closed() for row in self._rows))
-        waiting, self._waiting = self._waiting, []
+        micro_batch = MicroBatch(tuple(_closed(row) for row in balance(self._rows)))
+        waiting = sorted(self._waiting, key=lambda a: (a.sample.policy_version, a.order))
         self._rows = self._new_rows()
         self._waiting = [arrival for arrival in waiting if not self._place(arrival)]
         return micro_batch
 
     def _fill_empty_rows(self) -> None:
-        """Give every rank something: the last sample of the heaviest row that can spare one."""
+        """Give every rank something: a sample of the heaviest row that can spare one."""
         for empty in [row for row in self._rows if not row.arrivals]:
             donor = max((r for r in self._rows if len(r.arrivals) > 1), key=lambda row: row.load)
-            *kept, moved = donor.arrivals
-            empty.try_add(moved)
-            self._rows[self._rows.index(donor)] = self._row_of(kept)
+            empty.try_add(donor.remove(len(donor.arrivals) - 1))
 
-    def _row_of(self, arrivals: list[_Arrival]) -> _OpenRow:
-        row = _OpenRow(self._budget)
-        for arrival in arrivals:
-            row.try_add(arrival)
-        return row
-
-    def _new_rows(self) -> list[_OpenRow]:
-        return [_OpenRow(self._budget) for _ in range(self._num_rows)]
+    def _new_rows(self) -> list[OpenRow]:
+        return [OpenRow(self._budget) for _ in range(self._num_rows)]

@@ -23,6 +23,8 @@ def sort_key(input_ids: Int32[np.ndarray, "n"]) -> bytes:
 
 def shared_positions(key: bytes, other: bytes) -> int:
     """How many trie positions two samples share."""
+    if key[:8] != other[:8]:  # they differ within two tokens, as those of most prompts do
+        return 0
     num_bytes = min(len(key), len(other))
     differs = np.frombuffer(key, np.uint32, num_bytes // 4) != np.frombuffer(
         other, np.uint32, num_bytes // 4

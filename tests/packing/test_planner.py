@@ -1,5 +1,6 @@
 """Where samples go, then what must hold for every stream of them."""
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,7 +21,7 @@ def run(planner: Planner, given_samples: list[Sample]) -> tuple[list[MicroBatch]
 
 
 def indices(micro_batch: MicroBatch) -> list[list[int]]:
-    return [[sample.key.index for sample in row.samples] for row in micro_batch.rows]
+    return [sorted(sample.key.index for sample in row.samples) for row in micro_batch.rows]
 
 
 def group(position: int, first_index: int, size: int, completion: int = 3) -> list[Sample]:
@@ -115,17 +116,49 @@ def test_every_sample_is_planned_once_dropped_or_held(given_samples, num_rows, b
     assert all(sample.num_tokens > budget for sample in dropped)
 
 
+def test_a_late_sample_of_an_older_policy_enters_the_next_micro_batch_first():
+    """Three samples that fit a row each: what waits longest is what has the least time left."""
+    planner = Planner(num_rows=1, token_budget=10)
+    versions = [3, 3, 3, 1]
+    given_samples = [
+        msgspec.structs.replace(make_sample(i, [i + 1] * 6, 1, position=i), policy_version=version)
+        for i, version in enumerate(versions)
+    ]
+    micro_batches, _ = run(planner, given_samples)
+    assert [indices(m) for m in micro_batches] == [[[0]], [[3]], [[1]], [[2]]]
+
+
+def urgency(sample: Sample) -> tuple[int, int]:
+    """The samples of the tests arrive in the order of their indices."""
+    return sample.policy_version, sample.key.index
+
+
 @given(given_samples=samples(max_samples=40), **plans)
-def test_the_oldest_sample_is_never_passed_over(given_samples, num_rows, budget, lookahead):
-    """Whatever waits, the oldest sample not yet planned is in the next micro-batch."""
+def test_of_what_a_micro_batch_leaves_waiting_the_oldest_policys_is_in_the_next(
+    given_samples, num_rows, budget, lookahead
+):
     planner = Planner(num_rows, budget, lookahead)
-    micro_batches, dropped = run(planner, given_samples)
+    held: list[Sample] = []
+    left_waiting: list[Sample] = []
+    for sample in [*given_samples, None]:
+        planned = planner.flush() if sample is None else planner.add(sample)
+        if sample is not None and not planned.dropped:
+            held.append(sample)
+        for micro_batch in planned.micro_batches:
+            leaves = {index for row in indices(micro_batch) for index in row}
+            if left_waiting:
+                assert min(left_waiting, key=urgency).key.index in leaves
+            held = [s for s in held if s.key.index not in leaves]
+            left_waiting = list(held)
+
+
+@given(given_samples=samples(max_samples=40), **plans)
+def test_the_first_to_come_is_in_the_first_micro_batch(given_samples, num_rows, budget, lookahead):
+    micro_batches, dropped = run(Planner(num_rows, budget, lookahead), given_samples)
     gone = {sample.key.index for sample in dropped}
-    remaining = [s.key.index for s in given_samples if s.key.index not in gone]
-    for micro_batch in micro_batches:
-        planned = {i for row in indices(micro_batch) for i in row}
-        assert remaining[0] in planned
-        remaining = [i for i in remaining if i not in planned]
+    if micro_batches:
+        first = min(i for i in range(len(given_samples)) if i not in gone)
+        assert first in {i for row in indices(micro_batches[0]) for i in row}
 
 
 @given(given_samples=samples(max_samples=40), **plans)
