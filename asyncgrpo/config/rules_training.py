@@ -6,6 +6,20 @@ from asyncgrpo.config.secret_names import SECRET
 from asyncgrpo.config.tree import Config
 
 DECAYING = ("linear", "cosine", "cosine_with_restarts", "polynomial")
+POLYNOMIAL_END = 1e-7  # where transformers' polynomial schedule ends
+
+# Keywords of `from_pretrained` that have a key of their own, or that the run itself decides.
+OWN_KEYWORDS = {
+    "pretrained_model_name_or_path": "use model.name_or_path",
+    "revision": "use model.revision",
+    "dtype": "use model.dtype",
+    "torch_dtype": "use model.dtype",
+    "trust_remote_code": "use model.trust_remote_code",
+    "attn_implementation": "use model.attn_backend: packed rows have attention of their own",
+    "device_map": "use trainer.devices and trainer.sharding",
+    "tp_plan": "use trainer.sharding",
+    "output_loading_info": "leave it out",
+}
 
 
 @rule("model.peft.target_modules")
@@ -34,6 +48,12 @@ def _no_secret_in_init_kwargs(config: Config, _: Flags) -> str | None:
     return secret and f"`{secret}` would be written to config.json; set HF_TOKEN in the shell"
 
 
+@rule("model.init_kwargs")
+def _init_kwargs_do_not_override_a_key(config: Config, _: Flags) -> str | None:
+    name = next((name for name in config.model.init_kwargs if name in OWN_KEYWORDS), None)
+    return name and f"`{name}` is not taken from here; {OWN_KEYWORDS[name]}"
+
+
 @rule("trainer.max_steps")
 def _a_run_has_steps(config: Config, _: Flags) -> str | None:
     if config.trainer.max_steps != 0:
@@ -47,6 +67,14 @@ def _a_decay_knows_its_end(config: Config, _: Flags) -> str | None:
     if schedule not in DECAYING or config.trainer.max_steps != -1:
         return None
     return f"missing; trainer.lr_scheduler_type = {schedule} decays to the last step"
+
+
+@rule("trainer.learning_rate", "trainer.lr_scheduler_type")
+def _a_polynomial_decays_to_its_end(config: Config, _: Flags) -> str | None:
+    rate = config.trainer.learning_rate
+    if config.trainer.lr_scheduler_type != "polynomial" or rate > POLYNOMIAL_END:
+        return None
+    return f"got {rate:g}, expected more than {POLYNOMIAL_END:g}, where polynomial ends; use linear"
 
 
 @rule("trainer.warmup_steps", "trainer.lr_scheduler_type")
@@ -88,6 +116,17 @@ def _every_process_has_a_device(config: Config, _: Flags) -> str | None:
     if processes == "auto" or not devices or processes <= len(devices):
         return None
     return f"got {processes}, expected at most {len(devices)}: one GPU of trainer.devices each"
+
+
+@rule("trainer.ddp_timeout", "server.vllm_server_timeout", "trainer.nproc_per_node")
+def _ranks_wait_as_long_as_a_publish_may_take(config: Config, _: Flags) -> str | None:
+    timeout, publish = config.trainer.ddp_timeout, config.server.vllm_server_timeout
+    if config.trainer.nproc_per_node in (1, "auto") or timeout >= publish:
+        return None
+    return (
+        f"got {timeout}, expected at least server.vllm_server_timeout = {publish:g}: the other "
+        "ranks wait while rank 0 sees a publish through; lower that, or raise this"
+    )
 
 
 @rule("loss.num_sampler_logprobs", "loss.score_centering")

@@ -34,7 +34,9 @@ class TrainerConfig(Section):
     """Schedule after the warm-up, by transformers' name."""
     warmup_steps: NonNegativeInt = 0
     """Steps over which the learning rate rises from 0."""
-    optim: Literal["adamw_torch_fused", "adamw_torch", "adafactor", "sgd"] = "adamw_torch_fused"
+    optim: Literal["adamw_torch_fused", "adamw_torch", "adafactor", "sgd", "adagrad", "rmsprop"] = (
+        "adamw_torch_fused"
+    )
     """Optimizer, by transformers' name."""
     weight_decay: NonNegativeFloat = 0.0
     """Decoupled weight decay, on matrices only."""

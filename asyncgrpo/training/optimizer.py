@@ -68,6 +68,8 @@ OPTIMIZERS: Final[dict[str, Callable[[list[dict[str, Any]], TrainerConfig], Opti
     "adamw_torch_fused": lambda groups, config: _adamw(groups, config, fused=True),
     "sgd": lambda groups, config: torch.optim.SGD(groups, lr=config.learning_rate),
     "adafactor": _adafactor,
+    "adagrad": lambda groups, config: torch.optim.Adagrad(groups, lr=config.learning_rate),
+    "rmsprop": lambda groups, config: torch.optim.RMSprop(groups, lr=config.learning_rate),
 }
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from asyncgrpo.config.rules import RULES
+from asyncgrpo.config.rules_training import OWN_KEYWORDS
 from asyncgrpo.errors import ConfigError
 from tests.config.recipe_files import load
 
@@ -35,6 +36,12 @@ CASES = [
         "model.init_kwargs",
         "HF_TOKEN",
         ["model.init_kwargs=null", "model.init_kwargs={}"],
+    ),
+    (
+        ["model.init_kwargs={attn_implementation: eager}"],
+        "model.init_kwargs",
+        "`attn_implementation` is not taken from here; use model.attn_backend",
+        ["model.init_kwargs=null", "model.init_kwargs={attention_dropout: 0}"],
     ),
     (["data.path=null"], "data.path", "missing; expected a hub id", ["data.path=a/b"]),
     (
@@ -150,6 +157,12 @@ CASES = [
         ["trainer.max_steps=10"],
     ),
     (
+        ["trainer.lr_scheduler_type=polynomial", "trainer.max_steps=9", "trainer.learning_rate=0"],
+        "trainer.learning_rate",
+        "expected more than 1e-07",
+        ["trainer.lr_scheduler_type=linear"],
+    ),
+    (
         ["trainer.warmup_steps=3"],
         "trainer.warmup_steps",
         "constant_with_warmup",
@@ -178,6 +191,12 @@ CASES = [
         "trainer.nproc_per_node",
         "at most 2",
         ["trainer.nproc_per_node=2"],
+    ),
+    (
+        ["trainer.ddp_timeout=60", "trainer.nproc_per_node=2"],
+        "trainer.ddp_timeout",
+        "got 60, expected at least server.vllm_server_timeout = 1800",
+        ["server.vllm_server_timeout=60"],
     ),
     (
         ["loss.num_sampler_logprobs=0"],
@@ -274,6 +293,12 @@ def test_every_rule_has_a_case():
 
 def test_more_sampler_logprobs_than_vllm_s_default_need_no_flag(tmp_path: Path):
     load(tmp_path, "loss.num_sampler_logprobs=64")  # the launcher asks the server for as many
+
+
+@pytest.mark.parametrize("keyword", OWN_KEYWORDS)
+def test_init_kwargs_cannot_override_what_has_a_key(tmp_path: Path, keyword: str):
+    with pytest.raises(ConfigError, match=f"`{keyword}` is not taken from here; "):
+        load(tmp_path, f"model.init_kwargs={{{keyword}: null}}")
 
 
 def test_no_checkpoints_is_a_flag(tmp_path: Path):

@@ -1,10 +1,14 @@
 """Names, schedules, clipping, skipping."""
 
 import math
+from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 import torch
 from torch import nn
+from transformers import Trainer, TrainingArguments
+from transformers.optimization import get_scheduler
 
 from asyncgrpo.config.trainer import TrainerConfig
 from asyncgrpo.errors import ConfigError, RunError
@@ -32,6 +36,60 @@ def test_a_schedule_is_a_function_of_the_step():
     assert linear == [1.0, 0.75, 0.5, 0.25, 0.0]
     cosine = rates(5, lr_scheduler_type="cosine", max_steps=4)
     assert cosine == pytest.approx([(1 + math.cos(math.pi * s / 4)) / 2 for s in range(5)])
+
+
+SCHEDULES = sorted(get_args(TrainerConfig.model_fields["lr_scheduler_type"].annotation))
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_every_schedule_gives_what_transformers_sets_step_by_step(name: str):
+    leaves: dict[str, Any] = {"lr_scheduler_type": name, "learning_rate": 3e-4, "max_steps": 12}
+    if name != "constant":
+        leaves["warmup_steps"] = 3
+    ours = LearningRate(TrainerConfig.model_validate(leaves))
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=3e-4)
+    schedule = get_scheduler(
+        name, optimizer, num_warmup_steps=leaves.get("warmup_steps", 0), num_training_steps=12
+    )
+    for step in range(12):
+        assert ours.at(step) == pytest.approx(optimizer.param_groups[0]["lr"], abs=1e-15), step
+        optimizer.step()
+        schedule.step()
+
+
+def test_a_schedule_asked_in_any_order_says_the_same():
+    ours = LearningRate(
+        TrainerConfig.model_validate(
+            {"lr_scheduler_type": "inverse_sqrt", "warmup_steps": 2, "max_steps": 9}
+        )
+    )
+    forwards = [ours.at(step) for step in range(9)]
+    assert [ours.at(step) for step in reversed(range(9))] == forwards[::-1]
+
+
+@pytest.mark.parametrize("name", sorted(OPTIMIZERS))
+def test_every_optimizer_is_the_one_transformers_means_by_that_name(name: str, tmp_path: Path):
+    leaves = {"learning_rate": 0.02, "adam_beta1": 0.8, "adam_beta2": 0.95, "adam_epsilon": 1e-6}
+    arguments = TrainingArguments(
+        output_dir=str(tmp_path), optim=name, weight_decay=0.1, use_cpu=True, **leaves
+    )
+    their_class, keywords = Trainer.get_optimizer_cls_and_kwargs(arguments)
+    config = TrainerConfig.model_validate({"optim": name, "weight_decay": 0.1, **leaves})
+    weights = []
+    for build in (
+        lambda model: build_optimizer(model, config),
+        lambda model: their_class(model.parameters(), **keywords, weight_decay=0.1),
+    ):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 8, bias=False), nn.Tanh(), nn.Linear(8, 1, bias=False))
+        optimizer = build(model)
+        assert type(optimizer) is their_class
+        for step in range(4):
+            optimizer.zero_grad()
+            model(torch.full((3, 4), 0.1 * step)).square().sum().backward()
+            optimizer.step()
+        weights.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    torch.testing.assert_close(weights[0], weights[1], rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("name", sorted(OPTIMIZERS))
