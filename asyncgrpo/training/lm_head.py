@@ -3,17 +3,20 @@
     hidden [N, H] --predicting positions, a tile at a time--> logits [tile, V] (float32, then gone)
                   --> logsumexp --> logprob_T, top_logprob_TK, entropy_T
 
-Terms at one position share its logits and logsumexp. Backward computes each tile's logits again
-and turns them into their own gradient in place:
+Terms at one position share its logits and logsumexp; those drawn from a candidate set are scored
+over it by `candidate_head` instead. Backward computes each tile's logits again and turns them into
+their own gradient in place:
 
     d logits = sum over the position's terms of  g onehot(target) - (sum of its g) softmax
 
-The most extra memory is a few tiles of TILE_LOGITS float32, whatever the row's length.
+The most extra memory is a tile of TILE_LOGITS float32 and a few of its rows, whatever the row's
+length.
 
 Letters: N tokens of the row, U predicting positions, T terms (sorted by position), K top sampler
 tokens, C = 1 + K wanted tokens of a term, H hidden size, V vocabulary.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
@@ -21,20 +24,11 @@ import torch
 from torch import Tensor
 
 from asyncgrpo.records import NO_TOKEN
+from asyncgrpo.training.candidate_head import CandidateTerms, score_drawn_terms
+from asyncgrpo.training.logit_shape import PLAIN, Head, LogitShape
 
 TILE_LOGITS = 1 << 24  # 64 MB of float32
-
-
-@dataclass(frozen=True, slots=True)
-class LogitShape:
-    """How a model's head output becomes the logits that were sampled from.
-
-    logits = softcap(scale x head(hidden)) / temperature, softcap(x) = c tanh(x / c)
-    """
-
-    temperature: float = 1.0
-    scale: float = 1.0
-    softcap: float | None = None
+CACHED_LOGITS = 1 << 18  # 1 MB: what stays in a core's cache from one operation to the next
 
 
 class HeadScores(NamedTuple):
@@ -73,7 +67,8 @@ def score_terms(
     *,
     bias_V: Tensor | None = None,
     top_ids_TK: Tensor | None = None,
-    shape: LogitShape = LogitShape(),
+    candidates: CandidateTerms | None = None,
+    shape: LogitShape = PLAIN,
     tile_logits: int = TILE_LOGITS,
 ) -> HeadScores:
     """Score the terms of a row.
@@ -85,24 +80,52 @@ def score_terms(
         target_T: Token whose logprob is wanted.
         bias_V: The head's bias.
         top_ids_TK: Further tokens whose logprobs are wanted; NO_TOKEN = none.
+        candidates: What terms were drawn from; None = all of them from the full vocabulary.
         shape: Temperature, logit scale and soft cap.
         tile_logits: Most logits held at once.
     """
-    if top_ids_TK is None:
-        top_ids_TK = target_T.new_empty(target_T.shape[0], 0)
+    if torch.is_autocast_enabled(hidden_NH.device.type):
+        dtype = torch.get_autocast_dtype(hidden_NH.device.type)
+        hidden_NH, weight_VH = hidden_NH.to(dtype), weight_VH.to(dtype)
+    head = Head(weight_VH, bias_V, shape)
+    wanted_TC = target_T[:, None]
+    if top_ids_TK is not None:
+        wanted_TC = torch.cat([wanted_TC, top_ids_TK], dim=1)
+    with torch.autocast(hidden_NH.device.type, enabled=False):
+        if candidates is None:
+            logprobs_TC, entropy_T = _score_full_terms(
+                hidden_NH, head, position_T, wanted_TC, tile_logits=tile_logits
+            )
+        else:
+            full, drawn = candidates.full, candidates.drawn_D
+            parts = [
+                score_drawn_terms(
+                    hidden_NH, head, position_T[drawn], wanted_TC[drawn], candidates=candidates
+                ),
+                _score_full_terms(
+                    hidden_NH, head, position_T[full], wanted_TC[full], tile_logits=tile_logits
+                ),
+            ]
+            order = torch.cat([drawn, full]).argsort()
+            logprobs_TC = torch.cat([logprobs for logprobs, _ in parts])[order]
+            entropy_T = torch.cat([entropy for _, entropy in parts])[order]
+    # FSDP2 hooks what a module returns, which must be no view.
+    return HeadScores(logprobs_TC[:, 0].clone(), logprobs_TC[:, 1:].clone(), entropy_T)
+
+
+def _score_full_terms(
+    hidden_NH: Tensor, head: Head, position_T: Tensor, wanted_TC: Tensor, *, tile_logits: int
+) -> tuple[Tensor, Tensor]:
+    """Logprobs of the wanted tokens over the whole vocabulary, and the entropy of each term."""
     positions_U, term_U_T, terms_per_U = torch.unique_consecutive(
         position_T, return_inverse=True, return_counts=True
     )
-    tiles = _tiles(terms_per_U, max(tile_logits // weight_VH.shape[0], 1))
-    hidden_UH = hidden_NH.index_select(0, positions_U)
-    if torch.is_autocast_enabled(hidden_NH.device.type):
-        dtype = torch.get_autocast_dtype(hidden_NH.device.type)
-        hidden_UH, weight_VH = hidden_UH.to(dtype), weight_VH.to(dtype)
-    wanted_TC = torch.cat([target_T[:, None], top_ids_TK], dim=1)
+    tiles = _tiles(terms_per_U, max(tile_logits // head.weight_VH.shape[0], 1))
     absent_TC = wanted_TC == NO_TOKEN
-    work = _Work(term_U_T, wanted_TC.masked_fill(absent_TC, 0), absent_TC, shape, tiles)
-    scores = _Head.apply(hidden_UH, weight_VH, bias_V, work)
-    return HeadScores(*cast("tuple[Tensor, Tensor, Tensor]", scores))
+    work = _Work(term_U_T, wanted_TC.masked_fill(absent_TC, 0), absent_TC, head.shape, tiles)
+    hidden_UH = hidden_NH.index_select(0, positions_U)
+    scores = _DenseHead.apply(hidden_UH, head.weight_VH, head.bias_V, work)
+    return cast("tuple[Tensor, Tensor]", scores)
 
 
 def _tiles(terms_per_U: Tensor, positions_per_tile: int) -> list[_Tile]:
@@ -118,89 +141,118 @@ def _tiles(terms_per_U: Tensor, positions_per_tile: int) -> list[_Tile]:
     ]
 
 
-def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, shape: LogitShape) -> Tensor:
-    """[tile, V] in float32 (float64 stays), products accumulated and kept in it."""
-    accumulate = torch.promote_types(hidden.dtype, torch.float32)
-    if hidden.dtype == accumulate:
-        logits = hidden @ weight.T
-    elif hidden.is_cuda:
-        logits = torch.mm(hidden, weight.T, out_dtype=accumulate)
-    else:
-        rows = max(TILE_LOGITS // weight.shape[1], 1)  # of the weight, widened at a time
-        wide = hidden.to(accumulate)
-        logits = torch.cat([wide @ part.to(accumulate).T for part in weight.split(rows)], dim=1)
-    if bias is not None:
-        logits += bias
-    if shape.scale != 1.0:
-        logits *= shape.scale
-    if shape.softcap is not None:
-        logits.div_(shape.softcap).tanh_().mul_(shape.softcap)
-    if shape.temperature != 1.0:
-        logits /= shape.temperature
-    return logits
+class _Projection:
+    """The head's products, accumulated and kept in float32 (float64 stays), in one buffer."""
+
+    def __init__(self, weight_VH: Tensor, bias_V: Tensor | None, work: _Work) -> None:
+        self._weight_VH = weight_VH
+        self._bias_V = bias_V
+        self._shape = work.shape
+        self.accumulate = torch.promote_types(weight_VH.dtype, torch.float32)
+        rows = max((tile.last - tile.first for tile in work.tiles), default=0)
+        self._logits = weight_VH.new_empty((rows, weight_VH.shape[0]), dtype=self.accumulate)
+
+    def logits(self, hidden_tH: Tensor) -> Tensor:
+        """[tile, V]; overwritten by the next call."""
+        logits = self._logits[: hidden_tH.shape[0]]
+        if self._weight_VH.is_cuda and self._weight_VH.dtype != self.accumulate:
+            logits = torch.mm(hidden_tH, self._weight_VH.T, out_dtype=self.accumulate)
+        else:
+            wide_tH = hidden_tH.to(self.accumulate)
+            for first, part in self._wide_parts():
+                torch.mm(wide_tH, part.T, out=logits[:, first : first + part.shape[0]])
+        if self._bias_V is not None:
+            logits += self._bias_V
+        return self._shape.apply_(logits)
+
+    def hidden_gradient(self, grad_tV: Tensor) -> Tensor:
+        """The head's input's gradient: grad x weight."""
+        if self._weight_VH.is_cuda:
+            return grad_tV.to(self._weight_VH.dtype) @ self._weight_VH
+        grad_tH = grad_tV.new_zeros(grad_tV.shape[0], self._weight_VH.shape[1])
+        for first, part in self._wide_parts():
+            grad_tH.addmm_(grad_tV[:, first : first + part.shape[0]], part)
+        return grad_tH
+
+    def add_weight_gradient(self, sum_VH: Tensor, grad_tV: Tensor, hidden_tH: Tensor) -> None:
+        """Add grad^T x hidden to the sum."""
+        if hidden_tH.is_cuda and hidden_tH.dtype != self.accumulate:
+            narrow_tV = grad_tV.to(hidden_tH.dtype)
+            sum_VH += torch.mm(narrow_tV.T, hidden_tH, out_dtype=self.accumulate)
+        else:
+            sum_VH.addmm_(grad_tV.T, hidden_tH.to(self.accumulate))
+
+    def _wide_parts(self) -> Iterator[tuple[int, Tensor]]:
+        """The weight in the accumulating type: as it is, or widened a part at a time."""
+        weight_VH = self._weight_VH
+        if weight_VH.dtype == self.accumulate:
+            yield 0, weight_VH
+            return
+        rows = max(TILE_LOGITS // weight_VH.shape[1], 1)
+        for first in range(0, weight_VH.shape[0], rows):
+            yield first, weight_VH[first : first + rows].to(self.accumulate)
 
 
-def _through_shape(grad: Tensor, logits: Tensor, shape: LogitShape) -> Tensor:
-    """In place: gradient of the shaped logits -> of the head's output."""
-    if shape.softcap is not None:
-        grad *= 1 - (logits * (shape.temperature / shape.softcap)).square_()
-    return grad.mul_(shape.scale / shape.temperature)
+def _cached_rows(logits_tV: Tensor) -> Iterator[slice]:
+    """Rows to work on at once: on a CPU so few that they stay in its cache; all on a GPU."""
+    num_rows, vocabulary = logits_tV.shape
+    at_once = num_rows if logits_tV.is_cuda else max(CACHED_LOGITS // vocabulary, 1)
+    for first in range(0, num_rows, max(at_once, 1)):
+        yield slice(first, min(first + at_once, num_rows))
 
 
-class _Head(torch.autograd.Function):
+class _DenseHead(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, hidden_UH: Tensor, weight_VH: Tensor, bias_V: Tensor | None, work: _Work
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        accumulate = torch.promote_types(hidden_UH.dtype, torch.float32)
-        logprobs_TC = hidden_UH.new_empty(work.wanted_TC.shape, dtype=accumulate)
-        logsumexp_U = hidden_UH.new_empty(hidden_UH.shape[0], dtype=accumulate)
+    ) -> tuple[Tensor, Tensor]:
+        projection = _Projection(weight_VH, bias_V, work)
+        logprobs_TC = hidden_UH.new_empty(work.wanted_TC.shape, dtype=projection.accumulate)
+        logsumexp_U = hidden_UH.new_empty(hidden_UH.shape[0], dtype=projection.accumulate)
         entropy_U = torch.empty_like(logsumexp_U)
-        with torch.autocast(hidden_UH.device.type, enabled=False):
-            for tile in work.tiles:
-                here, terms = slice(tile.first, tile.last), slice(tile.term_first, tile.term_last)
-                logits = _logits(hidden_UH[here], weight_VH, bias_V, work.shape)
-                row = work.term_U_T[terms] - tile.first
-                logprobs_TC[terms] = logits[row[:, None], work.wanted_TC[terms]]
-                logsumexp_U[here], entropy_U[here] = _normalizer_and_entropy(logits)
+        for tile in work.tiles:
+            here, terms = slice(tile.first, tile.last), slice(tile.term_first, tile.term_last)
+            logits = projection.logits(hidden_UH[here])
+            row = work.term_U_T[terms] - tile.first
+            logprobs_TC[terms] = logits[row[:, None], work.wanted_TC[terms]]
+            logsumexp_U[here], entropy_U[here] = _normalizer_and_entropy(logits)
         logprobs_TC -= logsumexp_U[work.term_U_T][:, None]
         logprobs_TC.masked_fill_(work.absent_TC, -torch.inf)
         entropy_T = entropy_U[work.term_U_T]
         ctx.work = work
         ctx.mark_non_differentiable(entropy_T)
         ctx.save_for_backward(hidden_UH, weight_VH, bias_V, logsumexp_U)
-        # FSDP2 hooks what a module returns, which must be no view.
-        return logprobs_TC[:, 0].clone(), logprobs_TC[:, 1:].clone(), entropy_T
+        return logprobs_TC, entropy_T
 
     @staticmethod
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, grad_T: Tensor, grad_TK: Tensor, _: Tensor
+        ctx: Any, grad_TC: Tensor, _: Tensor
     ) -> tuple[Tensor | None, ...]:
         hidden_UH, weight_VH, bias_V, logsumexp_U = ctx.saved_tensors
         work: _Work = ctx.work
-        grad_TC = torch.cat([grad_T[:, None], grad_TK], dim=1).masked_fill_(work.absent_TC, 0)
+        projection = _Projection(weight_VH, bias_V, work)
+        grad_TC = grad_TC.masked_fill(work.absent_TC, 0)
         total_U = torch.zeros_like(logsumexp_U).index_add_(0, work.term_U_T, grad_TC.sum(1))
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
-        accumulate = logsumexp_U.dtype
+        accumulate = projection.accumulate
         grad_hidden = torch.empty_like(hidden_UH) if needs_hidden else None
         grad_weight = torch.zeros_like(weight_VH, dtype=accumulate) if needs_weight else None
         grad_bias = torch.zeros_like(bias_V, dtype=accumulate) if needs_bias else None
-        with torch.autocast(hidden_UH.device.type, enabled=False):
-            for tile in work.tiles:
-                here, terms = slice(tile.first, tile.last), slice(tile.term_first, tile.term_last)
-                hidden = hidden_UH[here]
-                logits = _logits(hidden, weight_VH, bias_V, work.shape)
-                grad = (logits - logsumexp_U[here, None]).exp_().mul_(-total_U[here, None])
-                row = (work.term_U_T[terms] - tile.first)[:, None].expand_as(grad_TC[terms])
-                grad.index_put_((row, work.wanted_TC[terms]), grad_TC[terms], accumulate=True)
-                grad = _through_shape(grad, logits, work.shape)
-                if grad_bias is not None:
-                    grad_bias += grad.sum(0)
-                grad = grad.to(weight_VH.dtype)
-                if grad_hidden is not None:
-                    grad_hidden[here] = grad @ weight_VH
-                if grad_weight is not None:
-                    _accumulate_product(grad_weight, grad, hidden)
+        for tile in work.tiles:
+            here, terms = slice(tile.first, tile.last), slice(tile.term_first, tile.term_last)
+            hidden = hidden_UH[here]
+            logits = projection.logits(hidden)
+            row = (work.term_U_T[terms] - tile.first)[:, None].expand_as(grad_TC[terms])
+            at = (row, work.wanted_TC[terms])
+            wanted = grad_TC[terms] * work.shape.slope_(logits[at])
+            grad = _normalizer_gradient_(logits, logsumexp_U[here], total_U[here], work.shape)
+            grad.index_put_(at, wanted, accumulate=True)
+            if grad_bias is not None:
+                grad_bias += grad.sum(0)
+            if grad_hidden is not None:
+                grad_hidden[here] = projection.hidden_gradient(grad)
+            if grad_weight is not None:
+                projection.add_weight_gradient(grad_weight, grad, hidden)
         return (
             grad_hidden,
             None if grad_weight is None else grad_weight.to(weight_VH.dtype),
@@ -209,19 +261,26 @@ class _Head(torch.autograd.Function):
         )
 
 
-def _normalizer_and_entropy(logits: Tensor) -> tuple[Tensor, Tensor]:
+def _normalizer_and_entropy(logits_tV: Tensor) -> tuple[Tensor, Tensor]:
     """Logsumexp and entropy of each row; H = logsumexp - E[logit]."""
-    highest = logits.amax(1, keepdim=True)
-    weights = (logits - highest).exp_()
-    total = weights.sum(1)
-    logsumexp = highest.squeeze(1) + total.log()
-    expected = weights.mul_(logits).sum(1) / total
-    return logsumexp, logsumexp - expected
+    logsumexp_t = logits_tV.new_empty(logits_tV.shape[0])
+    expected_t = torch.empty_like(logsumexp_t)
+    for rows in _cached_rows(logits_tV):
+        logits = logits_tV[rows]
+        highest = logits.amax(1, keepdim=True)
+        weights = (logits - highest).exp_()
+        total = weights.sum(1)
+        logsumexp_t[rows] = highest.squeeze(1) + total.log()
+        expected_t[rows] = weights.mul_(logits).sum(1) / total
+    return logsumexp_t, logsumexp_t - expected_t
 
 
-def _accumulate_product(grad_weight: Tensor, grad: Tensor, hidden: Tensor) -> None:
-    """grad_weight += grad^T hidden."""
-    if grad_weight.dtype == grad.dtype:
-        grad_weight.addmm_(grad.T, hidden)
-    else:
-        grad_weight += grad.T @ hidden
+def _normalizer_gradient_(
+    logits_tV: Tensor, logsumexp_t: Tensor, total_t: Tensor, shape: LogitShape
+) -> Tensor:
+    """In place: logits -> - total softmax, as a gradient of the head's output."""
+    for rows in _cached_rows(logits_tV):
+        logits = logits_tV[rows]
+        slope = shape.slope_(logits.clone()) if shape.softcap is not None else shape.slope_(logits)
+        logits.sub_(logsumexp_t[rows, None]).exp_().mul_(-total_t[rows, None]).mul_(slope)
+    return logits_tV
