@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from asyncgrpo.records import NO_TOKEN
-from asyncgrpo.training.lm_head import HeadScores, LogitShape, score_terms
+from asyncgrpo.training.lm_head import HeadScores, score_terms
+from asyncgrpo.training.logit_shape import LogitShape
 
 N, H, V, K = 17, 8, 29, 4
 POSITION_T = torch.tensor([0, 0, 0, 2, 3, 3, 7, 8, 9, 16, 16])
@@ -125,15 +126,40 @@ def test_a_frozen_input_gets_no_gradient(frozen):
     assert (weight.grad is None) == (frozen == "weight")
 
 
-def test_low_precision_products_are_accumulated_in_float32():
-    hidden, weight, _, target, top_ids = inputs(torch.bfloat16)
-    scores = score_terms(hidden, weight, POSITION_T, target, top_ids_TK=top_ids)
-    wide = full_head(hidden.float(), weight.float(), None, target, top_ids, LogitShape())
-    assert scores.logprob_T.dtype == torch.float32
-    torch.testing.assert_close(scores.logprob_T, wide.logprob_T, rtol=0, atol=1e-5)
-    scores.logprob_T.sum().backward()
-    assert weight.grad is not None
-    assert weight.grad.dtype == torch.bfloat16
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("shape", [SHAPES["plain"], SHAPES["all"]], ids=["plain", "all"])
+def test_low_precision_products_are_accumulated_in_float32(dtype, shape):
+    hidden, weight, bias, target, top_ids = inputs(dtype)
+    scores = score_terms(
+        hidden, weight, POSITION_T, target, bias_V=bias, top_ids_TK=top_ids, shape=shape,
+        tile_logits=3 * V,
+    )  # fmt: skip
+    wide = [leaf.detach().double().requires_grad_() for leaf in (hidden, weight, bias)]
+    exact = full_head(*wide, target, top_ids, shape)
+    for one, other in zip(scores, exact, strict=True):
+        assert one.dtype == torch.float32
+        torch.testing.assert_close(one.double(), other, rtol=0, atol=1e-5)
+    for one, other in zip(
+        gradients(scores, hidden, weight, bias), gradients(exact, *wide), strict=True
+    ):
+        assert one.dtype == dtype
+        rounding = torch.finfo(dtype).eps * float(other.abs().max())  # of the result alone
+        torch.testing.assert_close(one.double(), other, rtol=0, atol=rounding)
+
+
+def test_float32_is_within_1e_5_of_float64():
+    hidden, weight, bias, target, top_ids = inputs(torch.float32)
+    scores = score_terms(
+        hidden, weight, POSITION_T, target, bias_V=bias, top_ids_TK=top_ids, shape=SHAPES["all"]
+    )
+    wide = [leaf.detach().double().requires_grad_() for leaf in (hidden, weight, bias)]
+    exact = full_head(*wide, target, top_ids, SHAPES["all"])
+    for one, other in zip(
+        [*scores, *gradients(scores, hidden, weight, bias)],
+        [*exact, *gradients(exact, *wide)],
+        strict=True,
+    ):
+        torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-5)
 
 
 def test_extra_memory_is_that_of_a_few_tiles(monkeypatch):
