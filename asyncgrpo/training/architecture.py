@@ -10,6 +10,9 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from asyncgrpo.errors import ConfigError
+from asyncgrpo.training.delta_net import LAYER_TYPE as DELTA_NET_LAYER
+from asyncgrpo.training.delta_net import MODEL_TYPES as DELTA_NET_MODELS
+from asyncgrpo.training.delta_net import use_tree_delta_net
 from asyncgrpo.training.tree_attention import ATTENTION_NAME
 
 SUPPORTED_LAYERS = {"full_attention", "sliding_attention"}
@@ -25,10 +28,11 @@ class Architecture:
     head: nn.Linear
     logit_scale: float
     logit_softcap: float | None
+    has_recurrence: bool  # some layers carry a state from token to token
 
 
 def inspect_model(model: nn.Module) -> Architecture:
-    """Find the parts of a causal LM or of a peft model around one; switch its attention.
+    """Find the parts of a causal LM or of a peft model around one; let its layers read rows.
 
     Raises:
         ConfigError: No known head, or layers that packed rows do not support.
@@ -50,6 +54,7 @@ def inspect_model(model: nn.Module) -> Architecture:
         head=head,
         logit_scale=_logit_scale(text_config),
         logit_softcap=getattr(text_config, "final_logit_softcapping", None),
+        has_recurrence=use_tree_delta_net(causal_lm),
     )
 
 
@@ -65,13 +70,20 @@ def unwrap_peft(model: nn.Module) -> PreTrainedModel:
 
 
 def _refuse_unsupported(causal_lm: PreTrainedModel, text_config: Any, name: str) -> None:
-    unknown = set(getattr(text_config, "layer_types", None) or ()) - SUPPORTED_LAYERS
+    is_delta_net = text_config.model_type in DELTA_NET_MODELS
+    supported = SUPPORTED_LAYERS | ({DELTA_NET_LAYER} if is_delta_net else set[str]())
+    unknown = set(getattr(text_config, "layer_types", None) or ()) - supported
     if unknown:
         raise ConfigError(
-            f"{name} has layers of type {', '.join(sorted(unknown))}, not yet available; "
-            f"packed rows support {', '.join(sorted(SUPPORTED_LAYERS))}"
+            f"{name} has layers of type {', '.join(sorted(unknown))}; packed rows support "
+            f"{', '.join(sorted(SUPPORTED_LAYERS))}, and {DELTA_NET_LAYER} in the Gated DeltaNet "
+            f"of {', '.join(DELTA_NET_MODELS)}"
         )
-    if not getattr(causal_lm, "_supports_attention_backend", False):  # transformers' own flag
+    flags = ("_is_stateful", "_supports_attention_backend")  # transformers' own
+    is_recurrent, has_interface = (bool(getattr(causal_lm, flag, False)) for flag in flags)
+    if is_recurrent and not is_delta_net:
+        raise ConfigError(f"{name} has recurrent layers that packed rows do not support")
+    if not has_interface and not is_delta_net:
         raise ConfigError(f"{name} has attention of its own that packed rows cannot replace")
     if any(hasattr(module, "sinks") for module in causal_lm.modules()):
         raise ConfigError(f"{name} uses attention sinks, which packed rows do not support")

@@ -49,8 +49,11 @@ class PolicyModel(nn.Module):
             position_ids=row.position_ids_1N,
             use_cache=False,
             row_attention=row.attention,
+            row_recurrence=row.recurrence,
         )
         row.attention.check_used(architecture.name)
+        if architecture.has_recurrence:
+            row.recurrence.check_used(architecture.name)
         head = architecture.head
         scores = score_terms(
             cast("Tensor", output.last_hidden_state)[0],

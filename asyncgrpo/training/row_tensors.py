@@ -12,6 +12,7 @@ from torch import Tensor
 
 from asyncgrpo.packing.row import build_row
 from asyncgrpo.records import Row, Sample, SampleKey
+from asyncgrpo.training.row_recurrence import RowRecurrence
 from asyncgrpo.training.tree_attention import RowAttention
 
 
@@ -22,6 +23,7 @@ class RowTensors:
     input_ids_1N: Tensor
     position_ids_1N: Tensor
     attention: RowAttention
+    recurrence: RowRecurrence
     term_position_T: Tensor
     term_target_T: Tensor
     term_sampler_logprob_T: Tensor
@@ -59,6 +61,7 @@ class RowTensors:
             input_ids_1N=to_device(row.input_ids_N, torch.int64)[None],
             position_ids_1N=to_device(row.position_ids_N, torch.int64)[None],
             attention=RowAttention(row, device),
+            recurrence=RowRecurrence(row, device),
             term_position_T=to_device(row.term_position_T, torch.int64),
             term_target_T=to_device(row.term_target_T, torch.int64),
             term_sampler_logprob_T=to_device(row.term_sampler_logprob_T, torch.float32),

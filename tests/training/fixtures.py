@@ -18,7 +18,12 @@ transformers.logging.disable_progress_bar()
 
 def make_model(folder: Path, *, tied: bool = True) -> Path:
     torch.manual_seed(7)
-    config = Qwen3Config(
+    Qwen3ForCausalLM(_tiny_config(tied=tied)).save_pretrained(folder)
+    return add_tokenizer(folder)
+
+
+def _tiny_config(*, tied: bool) -> Qwen3Config:
+    return Qwen3Config(
         vocab_size=VOCAB,
         hidden_size=64,
         intermediate_size=96,
@@ -31,7 +36,10 @@ def make_model(folder: Path, *, tied: bool = True) -> Path:
         eos_token_id=1,
         pad_token_id=0,
     )
-    Qwen3ForCausalLM(config).save_pretrained(folder)
+
+
+def add_tokenizer(folder: Path) -> Path:
+    """Complete a saved model's folder with a word for each of its VOCAB tokens."""
     words = {f"w{index}": index for index in range(VOCAB)}
     backend = Tokenizer(models.WordLevel(words, unk_token="w2"))
     backend.pre_tokenizer = pre_tokenizers.Whitespace()

@@ -4,7 +4,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    PretrainedConfig,
+    PreTrainedModel,
+)
+from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
 from asyncgrpo.records import Sample, SampleKey
 
@@ -54,9 +60,13 @@ def tangled_samples() -> list[Sample]:
 def tiny_model(config: PretrainedConfig, dtype: torch.dtype = torch.float64) -> PreTrainedModel:
     """A random model whose norms compute in its own type, so that float64 is float64 throughout."""
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").to(dtype)
+    has_images = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    auto_class = AutoModelForImageTextToText if has_images else AutoModelForCausalLM
+    model = auto_class.from_config(config, attn_implementation="eager").to(dtype)
+    if dtype == torch.float64:  # grouped matrix products know no float64
+        model.set_experts_implementation("eager")
     for parameter in model.parameters():
-        if parameter.ndim == 2:
+        if parameter.ndim > 1:
             torch.nn.init.normal_(parameter, std=0.3)
     for module in model.modules():
         if type(module).__name__.endswith("RMSNorm"):
@@ -65,11 +75,11 @@ def tiny_model(config: PretrainedConfig, dtype: torch.dtype = torch.float64) -> 
 
 
 def _plain_norm(module: torch.nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
-    gemma = type(module).__name__.startswith("Gemma")
-    eps = module.eps if gemma else module.variance_epsilon
+    around_one = type(module).__name__.startswith(("Gemma", "Qwen3Next", "Qwen3_5"))
+    eps = module.eps if around_one else module.variance_epsilon
 
     def forward(x: torch.Tensor) -> torch.Tensor:
         scaled = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
-        return scaled * ((1 + module.weight) if gemma else module.weight)
+        return scaled * ((1 + module.weight) if around_one else module.weight)
 
     return forward

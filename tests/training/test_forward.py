@@ -17,7 +17,6 @@ from transformers import (
     PretrainedConfig,
     Qwen3Config,
     Qwen3MoeConfig,
-    Qwen3NextConfig,
 )
 
 from asyncgrpo.errors import ConfigError
@@ -104,14 +103,8 @@ def test_a_row_without_top_tokens_scores_none():
             Qwen3MoeConfig(**TINY, num_experts=4, moe_intermediate_size=8),
             "Qwen3MoeForCausalLM is a mixture of experts, which is not yet available",
         ),
-        (
-            Qwen3NextConfig(
-                **TINY, num_experts=4, layer_types=["linear_attention", "full_attention"]
-            ),
-            "layers of type linear_attention, not yet available",
-        ),
     ],
-    ids=["sinks", "experts", "recurrent"],
+    ids=["sinks", "experts"],
 )
 def test_unsupported_architectures_are_refused_by_name(config: PretrainedConfig, message: str):
     with pytest.raises(ConfigError, match=message):
