@@ -1,8 +1,8 @@
 """The online planner: samples arrive one by one, micro-batches leave as soon as they are full.
 
-    add(sample) --home row--> --lightest row--> --waiting--    until a sample fits nowhere and
-                                                               the rows are full enough, or too
-                                                               many wait: the micro-batch closes
+    add(sample) --home row--> --lightest row--> --waiting-->    until a sample fits nowhere and
+                                                                the rows are full enough, or too
+    next_full() --> MicroBatch                                  much waits: the micro-batch closes
 
 A sample goes to a row that already holds its group, where its prompt costs nothing; else to the
 lightest row with room. One that fits nowhere waits for the next micro-batch while later ones
@@ -11,16 +11,15 @@ micro-batch before anything that comes later, the oldest policy's first: of what
 leaves waiting, the sample nearest to its staleness is always in the next one.
 """
 
-from collections.abc import Iterator
-
 import msgspec
 
 from asyncgrpo.packing.balance import balance
 from asyncgrpo.packing.open_row import Arrival, OpenRow
 from asyncgrpo.records import Sample
 
-LOOKAHEAD = 32  # samples that may wait while later ones fill the gaps
-FULL_ENOUGH = 0.97  # of the token budget: not worth waiting for a sample that fits the rest
+# A micro-batch closes when samples wait for the next one and ...
+FULL_ENOUGH = 0.97  # ... the rows are this full: no other is likely to fit
+LOOKAHEAD = 24  # ... or more than this many wait, or as many tokens as the next one holds
 
 
 class PlannedRow(msgspec.Struct, frozen=True):
@@ -36,13 +35,6 @@ class MicroBatch(msgspec.Struct, frozen=True):
     """One non-empty row per rank."""
 
     rows: tuple[PlannedRow, ...]
-
-
-class Planned(msgspec.Struct, frozen=True):
-    """What an arrival led to."""
-
-    micro_batches: tuple[MicroBatch, ...] = ()
-    dropped: tuple[Sample, ...] = ()  # longer than a row can ever be
 
 
 def _closed(row: OpenRow) -> PlannedRow:
@@ -66,30 +58,29 @@ class Planner:
         """Samples taken and not yet given back in a micro-batch."""
         return len(self._waiting) + sum(len(row.arrivals) for row in self._rows)
 
-    def add(self, sample: Sample) -> Planned:
-        """Take one sample; give the micro-batches that it completes, or the sample if dropped."""
+    def add(self, sample: Sample) -> bool:
+        """Take one sample; False where it is longer than a row can ever be."""
         if sample.num_tokens > self._budget:
-            return Planned(dropped=(sample,))
+            return False
         self._num_arrived += 1
         arrival = Arrival.of(sample, self._num_arrived)
         if not self._place(arrival):
             self._waiting.append(arrival)
-        return Planned(micro_batches=tuple(self._full_micro_batches()))
+        return True
 
-    def flush(self) -> Planned:
-        """Close what is open. Fewer samples than rows make no micro-batch: they stay held."""
-        micro_batches: list[MicroBatch] = []
-        while self.num_held >= self._num_rows:
-            micro_batches.append(self._close())
-        return Planned(micro_batches=tuple(micro_batches))
-
-    def _full_micro_batches(self) -> Iterator[MicroBatch]:
-        while self._waiting and (len(self._waiting) > self._lookahead or self._is_full_enough()):
-            yield self._close()
-
-    def _is_full_enough(self) -> bool:
+    def next_full(self) -> MicroBatch | None:
+        """The open micro-batch, if nothing is worth waiting for. To be asked after each `add`."""
+        if not self._waiting:
+            return None
         held = sum(max(row.num_tokens, row.num_trained) for row in self._rows)
-        return held >= FULL_ENOUGH * self._budget * self._num_rows
+        waiting = sum(arrival.num_tokens for arrival in self._waiting)
+        room = self._budget * self._num_rows
+        too_many_wait = len(self._waiting) > self._lookahead or waiting >= room
+        return self._close() if too_many_wait or held >= FULL_ENOUGH * room else None
+
+    def flush(self) -> MicroBatch | None:
+        """The open micro-batch as it is; None where it has fewer samples than rows."""
+        return self._close() if self.num_held >= self._num_rows else None
 
     def _place(self, arrival: Arrival) -> bool:
         homes_first = sorted(

@@ -12,12 +12,12 @@ No threads, no sockets, no clock but the one passed in: `inbox.py` drives this.
 
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from asyncgrpo.channel.messages import DropReason, GroupReady
 from asyncgrpo.ledger.states import Ledger
-from asyncgrpo.metrics.values import Recorder
+from asyncgrpo.metrics.values import Aggregates, Recorder
 from asyncgrpo.packing.cost import path_cost
 from asyncgrpo.packing.planner import PlannedRow, Planner
 from asyncgrpo.packing.row import build_row
@@ -70,20 +70,25 @@ class Batches:
         self._queue: deque[Sample] = deque()
         self._planner = self._new_planner()
         self._planning: dict[SampleKey, Sample] = {}  # in the planner
-        self._ready: deque[Batch] = deque()
+        self._ready: Batch | None = None
+        self._warned_of_oversize = False  # in this log window
 
     @property
     def queued_tokens(self) -> int:
         """Raw tokens of the samples held."""
-        ready = sum(sample.num_tokens for batch in self._ready for sample in batch.samples)
-        held = (*self._queue, *self._planning.values())
-        return ready + sum(sample.num_tokens for sample in held)
+        return sum(sample.num_tokens for sample in self._held())
 
     @property
     def num_queued(self) -> int:
         """Samples held."""
-        ready = sum(len(batch.samples) for batch in self._ready)
-        return len(self._queue) + len(self._planning) + ready
+        return sum(1 for _ in self._held())
+
+    def _held(self) -> Iterator[Sample]:
+        """Every sample, those that came first about first."""
+        if self._ready is not None:
+            yield from self._ready.samples
+        yield from self._planning.values()
+        yield from self._queue
 
     def start_session(self) -> None:
         """A worker said Hello: its count of consumed tokens starts at 0."""
@@ -111,55 +116,68 @@ class Batches:
     def set_version(self, version: int) -> None:
         """The policy is `version` now: drop every held sample that became too stale."""
         self._version = version
-        held = [sample for batch in self._ready for sample in batch.samples]
-        held += self._planning.values()
-        if any(self._is_stale(sample) for sample in held):
-            self._queue.extendleft(reversed(held))
-            self._ready.clear()
+        held = list(self._held())
+        if len(held) > len(self._queue) and any(self._is_stale(sample) for sample in held):
+            self._ready = None
             self._planning.clear()
             self._planner = self._new_planner()
-        kept = [sample for sample in self._queue if not self._drop_if_stale(sample)]
-        self._queue = deque(kept)
+            self._queue = deque(held)
+        self._queue = deque(s for s in self._queue if not self._drop_if_stale(s))
 
     def prepare(self) -> bool:
         """Plan until a micro-batch is ready or the queue is empty; whether one is ready."""
-        while self._queue and not self._ready:
-            sample = self._queue.popleft()
-            if self._drop_if_stale(sample):
-                continue
-            self._planning[sample.key] = sample
-            planned = self._planner.add(sample)
-            for dropped in planned.dropped:
-                del self._planning[dropped.key]
-                self._drop(dropped, DropReason.OVERSIZE, "batch/dropped_oversize_count")
-            self._emit(micro_batch.rows for micro_batch in planned.micro_batches)
-        return bool(self._ready)
+        while self._ready is None:
+            micro_batch = self._planner.next_full()
+            if micro_batch is not None:
+                self._emit(micro_batch.rows)
+            elif self._queue:
+                self._plan(self._queue.popleft())
+            else:
+                return False
+        return True
 
     def flush(self) -> bool:
-        """No sample will follow: make all that is held ready, however few rows the last one has."""
+        """No sample will follow: make what is held ready, however few rows the last one has."""
         if self.prepare():
             return True
-        self._emit(micro_batch.rows for micro_batch in self._planner.flush().micro_batches)
-        if self._planning and not self._ready:
-            self._emit([tuple(_row_of_its_own(sample) for sample in self._planning.values())])
-        return bool(self._ready)
+        micro_batch = self._planner.flush()
+        if micro_batch is not None:
+            self._emit(micro_batch.rows)
+        elif self._planning:
+            self._emit(tuple(_row_of_its_own(sample) for sample in self._planning.values()))
+            self._planner = self._new_planner()
+        return self._ready is not None
 
     def take(self, now: float) -> Batch | None:
         """The ready micro-batch, if any; its samples leave."""
-        if not self._ready:
+        batch, self._ready = self._ready, None
+        if batch is None:
             return None
-        batch = self._ready.popleft()
         for sample in batch.samples:
             self._consume(sample)
             self._measure(sample, now)
         return batch
 
-    def _emit(self, micro_batches: Iterable[tuple[PlannedRow, ...]]) -> None:
-        for rows in micro_batches:
-            for row in rows:
-                for sample in row.samples:
-                    del self._planning[sample.key]
-            self._ready.append(Batch(rows, tuple(build_row(row.samples) for row in rows)))
+    def drain_measurements(self) -> Aggregates:
+        """What was observed since the last call: a log window ends."""
+        self._warned_of_oversize = False
+        self.recorder.record("rollout/queue_size", self.num_queued)
+        return self.recorder.drain()
+
+    def _plan(self, sample: Sample) -> None:
+        if self._drop_if_stale(sample):
+            return
+        if self._planner.add(sample):
+            self._planning[sample.key] = sample
+        else:
+            self._warn_of_oversize(sample)
+            self._drop(sample, DropReason.OVERSIZE, "batch/dropped_oversize_count")
+
+    def _emit(self, rows: tuple[PlannedRow, ...]) -> None:
+        for row in rows:
+            for sample in row.samples:
+                del self._planning[sample.key]
+        self._ready = Batch(rows, tuple(build_row(row.samples) for row in rows))
 
     def _is_stale(self, sample: Sample) -> bool:
         return self._version - sample.policy_version > self._settings.max_staleness
@@ -169,6 +187,18 @@ class Batches:
         if stale:
             self._drop(sample, DropReason.STALE, "sample/dropped_stale_count")
         return stale
+
+    def _warn_of_oversize(self, sample: Sample) -> None:
+        """Once per log window: at once, since a run that drops every sample has no next step."""
+        if self._warned_of_oversize:
+            return
+        self._warned_of_oversize = True
+        logger.warning(
+            "%s has %d tokens and trainer.token_budget is %d: dropped, as is every other like it "
+            "(batch/dropped_oversize_count); raise trainer.token_budget or lower "
+            "rollout.max_completion_length",
+            sample.key, sample.num_tokens, self._settings.token_budget,
+        )  # fmt: skip
 
     def _drop(self, sample: Sample, reason: DropReason, metric: str) -> None:
         self.ledger.dropped(sample.key, reason)

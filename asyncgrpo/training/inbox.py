@@ -195,8 +195,7 @@ class Inbox:
         with self._changed:
             measured, self._measured = self._measured, []
             if self._batches is not None:
-                self._batches.recorder.record("rollout/queue_size", self._batches.num_queued)
-                measured.append(self._batches.recorder.drain())
+                measured.append(self._batches.drain_measurements())
             return measured
 
     def close(self) -> None:

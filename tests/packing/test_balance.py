@@ -65,7 +65,8 @@ def test_full_rows_of_eight_ranks_are_even():
         for index in range(8):
             answer = rng.integers(0, 1000, rng.integers(96, 288))
             sample = make_sample(index, [*prompt, *answer], 64, position)
-            micro_batches += planner.add(sample).micro_batches
+            assert planner.add(sample)
+            micro_batches += iter(planner.next_full, None)
     assert len(micro_batches) > 8
     fill = np.mean([row.num_tokens for m in micro_batches for row in m.rows]) / 2048
     assert fill >= 0.93

@@ -11,12 +11,20 @@ from asyncgrpo.records import Sample
 from tests.packing.made_samples import make_sample, samples
 
 
+def feed(planner: Planner, sample: Sample) -> list[MicroBatch]:
+    """Take a sample, which must fit a row; the micro-batches that are full with it."""
+    assert planner.add(sample)
+    return list(iter(planner.next_full, None))
+
+
 def run(planner: Planner, given_samples: list[Sample]) -> tuple[list[MicroBatch], list[Sample]]:
     micro_batches: list[MicroBatch] = []
     dropped: list[Sample] = []
-    for planned in (*map(planner.add, given_samples), planner.flush()):
-        micro_batches += planned.micro_batches
-        dropped += planned.dropped
+    for sample in given_samples:
+        if not planner.add(sample):
+            dropped.append(sample)
+        micro_batches += iter(planner.next_full, None)
+    micro_batches += iter(planner.flush, None)
     return micro_batches, dropped
 
 
@@ -40,8 +48,8 @@ def test_a_group_stays_in_one_row_and_groups_spread_over_the_rows():
 
 def test_a_full_micro_batch_leaves_without_a_flush():
     planner = Planner(num_rows=1, token_budget=10)
-    planned = [planner.add(sample) for sample in group(0, 0, 3)]  # 6, 10, then 14 tokens
-    assert [indices(m) for p in planned for m in p.micro_batches] == [[[0, 1]]]
+    full = [m for sample in group(0, 0, 3) for m in feed(planner, sample)]  # 6, 10, then 14 tokens
+    assert [indices(m) for m in full] == [[[0, 1]]]
     assert planner.num_held == 1
 
 
@@ -54,9 +62,10 @@ def test_a_small_sample_fills_a_gap_while_a_large_one_waits():
     assert [indices(m) for m in micro_batches] == [[[0, 2]], [[1]]]
 
 
-def test_a_sample_longer_than_a_row_is_dropped_at_once():
-    planned = Planner(num_rows=1, token_budget=4).add(make_sample(0, [1] * 5))
-    assert [sample.key.index for sample in planned.dropped] == [0]
+def test_a_sample_longer_than_a_row_is_refused_at_once():
+    planner = Planner(num_rows=1, token_budget=4)
+    assert not planner.add(make_sample(0, [1] * 5))
+    assert planner.num_held == 0
 
 
 def test_trained_tokens_count_against_the_budget_too():
@@ -117,15 +126,14 @@ def test_every_sample_is_planned_once_dropped_or_held(given_samples, num_rows, b
 
 
 def test_a_late_sample_of_an_older_policy_enters_the_next_micro_batch_first():
-    """Three samples that fit a row each: what waits longest is what has the least time left."""
-    planner = Planner(num_rows=1, token_budget=10)
-    versions = [3, 3, 3, 1]
+    planner = Planner(num_rows=1, token_budget=20)
+    lengths_and_versions = [(15, 3), (6, 3), (6, 3), (15, 1)]
     given_samples = [
-        msgspec.structs.replace(make_sample(i, [i + 1] * 6, 1, position=i), policy_version=version)
-        for i, version in enumerate(versions)
+        msgspec.structs.replace(make_sample(i, [i + 1] * n, 1, position=i), policy_version=version)
+        for i, (n, version) in enumerate(lengths_and_versions)
     ]
     micro_batches, _ = run(planner, given_samples)
-    assert [indices(m) for m in micro_batches] == [[[0]], [[3]], [[1]], [[2]]]
+    assert [indices(m) for m in micro_batches] == [[[0]], [[3]], [[1, 2]]]
 
 
 def urgency(sample: Sample) -> tuple[int, int]:
@@ -141,10 +149,12 @@ def test_of_what_a_micro_batch_leaves_waiting_the_oldest_policys_is_in_the_next(
     held: list[Sample] = []
     left_waiting: list[Sample] = []
     for sample in [*given_samples, None]:
-        planned = planner.flush() if sample is None else planner.add(sample)
-        if sample is not None and not planned.dropped:
-            held.append(sample)
-        for micro_batch in planned.micro_batches:
+        if sample is None:
+            micro_batches = list(iter(planner.flush, None))
+        else:
+            held += [sample] * planner.add(sample)
+            micro_batches = list(iter(planner.next_full, None))
+        for micro_batch in micro_batches:
             leaves = {index for row in indices(micro_batch) for index in row}
             if left_waiting:
                 assert min(left_waiting, key=urgency).key.index in leaves
@@ -162,8 +172,14 @@ def test_the_first_to_come_is_in_the_first_micro_batch(given_samples, num_rows, 
 
 
 @given(given_samples=samples(max_samples=40), **plans)
-def test_no_more_wait_than_the_lookahead_allows(given_samples, num_rows, budget, lookahead):
+def test_no_more_wait_than_the_lookahead_and_the_next_micro_batch_allow(
+    given_samples, num_rows, budget, lookahead
+):
     planner = Planner(num_rows, budget, lookahead)
     for sample in given_samples:
         planner.add(sample)
+        while planner.next_full():
+            pass
         assert len(planner._waiting) <= lookahead
+        waiting = sum(arrival.num_tokens for arrival in planner._waiting)
+        assert waiting < budget * num_rows

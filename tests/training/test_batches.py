@@ -4,6 +4,7 @@ import math
 from collections import Counter
 
 import msgspec
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -48,6 +49,56 @@ def test_a_sample_longer_than_the_budget_is_dropped_and_counted():
     assert batches.ledger.counts.dropped_by_reason == {"oversize": 1}
     assert batches.consumed_tokens == tokens(make_group(0, 0))
     assert batches.recorder.drain()["batch/dropped_oversize_count"].total == 4
+
+
+def test_samples_longer_than_the_budget_are_warned_about_once_per_log_window(caplog):
+    batches = make_batches(budget=7)
+    for position in range(2):
+        batches.offer(make_group(0, position))
+        batches.prepare()
+    assert [record.args[2] for record in caplog.records] == [7]
+    assert "raise trainer.token_budget" in caplog.text
+    assert batches.drain_measurements()["batch/dropped_oversize_count"].total == 8
+    batches.offer(make_group(0, 2))
+    batches.prepare()
+    assert len(caplog.records) == 2
+
+
+def test_one_micro_batch_is_ready_however_much_is_offered():
+    batches = make_batches()
+    for position in range(40):
+        batches.offer(make_group(0, position))
+    assert batches.prepare()
+    num_queued = batches.num_queued
+    assert batches.prepare()  # nothing more is planned until it is taken
+    first = batches.take(now=0.0)
+    assert batches.num_queued == num_queued - len(first.samples)
+    assert batches.take(now=0.0) is None
+    assert batches.prepare()
+
+
+def test_an_old_sample_that_comes_late_is_trained_before_younger_ones_that_wait():
+    """A long rollout began under an older policy than the short ones it arrives after."""
+    batches = make_batches(budget=64, max_staleness=2)
+    batches.set_version(2)
+    lengths_and_versions = [(50, 2), (20, 2), (20, 2), (50, 0)]
+    for position, (length, version) in enumerate(lengths_and_versions):
+        sample = make_sample(0, position, 0, version=version)
+        ids = np.full(length, position, np.int32)
+        arrays = {
+            "input_ids": ids,
+            "trained": np.r_[0, np.ones(length - 1)].astype(np.uint8),
+            "sampler_logprobs": np.full(length, -1.0, np.float32),
+            "top_ids": np.zeros((length, K), np.int32),
+            "top_logprobs": np.full((length, K), -9.0, np.float32),
+        }
+        sample = msgspec.structs.replace(sample, **arrays)
+        batches.offer(GroupReady(0, position, position, (sample,)))
+    taken = []
+    while batches.flush():
+        taken.append([sample.key.position for sample in batches.take(now=0.0).samples])
+    assert taken == [[0], [3], [1, 2]]
+    assert not batches.ledger.counts.dropped_by_reason
 
 
 def test_a_sample_that_cannot_be_trained_is_dropped_as_an_error_and_its_group_trains():

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -22,8 +23,10 @@ from asyncgrpo.channel.messages import (
 from asyncgrpo.channel.sockets import TrainerLink, link_address
 from asyncgrpo.errors import CheckpointError, RunError
 from asyncgrpo.ledger.states import Ledger
+from asyncgrpo.packing.row import build_row
+from asyncgrpo.training import batches
 from asyncgrpo.training.batches import BatchSettings
-from asyncgrpo.training.inbox import Inbox, InboxSettings, last_ordinal
+from asyncgrpo.training.inbox import TICK_S, Inbox, InboxSettings, last_ordinal
 from asyncgrpo.training.soundness import SampleRules
 from tests.training.scripted_worker import VOCAB, K, make_group
 
@@ -105,6 +108,24 @@ def test_samples_come_out_as_batches_and_the_end_is_told(inbox: Inbox, peer: Pee
     assert sum(len(batch.samples) for batch in taken) == 12
     inbox.commit(taken, step=1, trained=True)
     assert inbox.state(step=1, policy_version=0, seed=42).prompt_index == 3
+
+
+def test_one_micro_batch_is_planned_and_built_ahead_off_the_training_thread(
+    inbox: Inbox, peer: Peer, monkeypatch: pytest.MonkeyPatch
+):
+    built: list[str] = []
+
+    def build(samples):
+        built.append(threading.current_thread().name)
+        return build_row(samples)
+
+    monkeypatch.setattr(batches, "build_row", build)
+    peer.send(hello(), *(make_group(0, position) for position in range(40)), Heartbeat(0.0, "x"))
+    first = inbox.take(10)
+    assert first is not None
+    assert inbox.take(10) is not None
+    time.sleep(2 * TICK_S)  # it has all it needs for ten more
+    assert built == ["inbox"] * 3  # two taken, one ahead
 
 
 def test_a_skipped_step_resolves_its_samples_as_errors(inbox: Inbox, peer: Peer):
