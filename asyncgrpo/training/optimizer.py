@@ -21,6 +21,7 @@ from asyncgrpo.config.trainer import TrainerConfig
 from asyncgrpo.errors import ConfigError, RunError
 
 MOST_SKIPPED_IN_A_ROW: Final = 3
+LOWEST_SCALE: Final = 1.0
 
 
 def build_optimizer(model: nn.Module, config: TrainerConfig) -> Optimizer:
@@ -101,18 +102,24 @@ class LearningRate:
 
 
 class LossScale:
-    """float16 only: scales the loss so that small gradients do not vanish."""
+    """float16 only: scales the loss so that small gradients do not vanish.
+
+    It starts high and falls until gradients fit: an overflow on the way is how the scale is found,
+    and says nothing about the weights. At LOWEST_SCALE nothing is left to find.
+    """
 
     def __init__(self, value: float = 65536.0, growth_steps: int = 2000) -> None:
         self.value = value
+        self.fell = False  # in the last step
         self._growth_steps = growth_steps
         self._sound = 0
 
     def update(self, *, finite: bool) -> None:
         """Halve after an overflow; double after many steps without one."""
+        self.fell = not finite and self.value > LOWEST_SCALE
         self._sound = self._sound + 1 if finite else 0
         if not finite:
-            self.value = max(self.value / 2, 1.0)
+            self.value = max(self.value / 2, LOWEST_SCALE)
         elif self._sound == self._growth_steps:
             self._sound = 0
             self.value *= 2
@@ -124,8 +131,13 @@ class SkipGuard:
     def __init__(self) -> None:
         self._in_a_row = 0
 
-    def record(self, *, finite: bool, step: int) -> None:
-        """Raise RunError when MOST_SKIPPED_IN_A_ROW steps in a row were not finite."""
+    def record(self, *, finite: bool, step: int, excused: bool = False) -> None:
+        """Raise RunError when MOST_SKIPPED_IN_A_ROW steps in a row were not finite.
+
+        One that only lowered the loss scale is excused: it neither counts nor breaks a row.
+        """
+        if excused:
+            return
         self._in_a_row = 0 if finite else self._in_a_row + 1
         if self._in_a_row >= MOST_SKIPPED_IN_A_ROW:
             raise RunError(

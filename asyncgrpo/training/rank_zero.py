@@ -49,6 +49,7 @@ class Outcome:
     learning_rate: float
     finite: bool  # False: the weights stayed as they were
     seconds: Mapping[str, float]  # by phase
+    lowered_scale: float | None = None  # float16: gradients overflowed, and the loss scale fell
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +135,9 @@ class RankZero:
         """The step is in the weights: resolve its samples, tell the worker, observe it."""
         director, now = self.director, time.perf_counter()
         if not outcome.finite:
-            self.reporter.record_skip(outcome.step, outcome.loss, outcome.grad_norm)
+            self.reporter.record_skip(
+                outcome.step, outcome.loss, outcome.grad_norm, outcome.lowered_scale
+            )
         self.inbox.commit(director.batches, step=outcome.step, trained=outcome.finite)
         rows = [row for batch in director.batches for row in batch.planned]
         self.num_tokens += sum(row.num_tokens for row in rows)

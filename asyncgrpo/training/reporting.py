@@ -90,11 +90,28 @@ class Reporter:
             _record_utilization(self._recorder, report, self._utilization)
 
     @never_raises
-    def record_skip(self, step: int, loss: float, grad_norm: float) -> None:
-        """A step whose loss or gradient was not finite."""
+    def record_skip(
+        self, step: int, loss: float, grad_norm: float, lowered_scale: float | None
+    ) -> None:
+        """A step whose loss or gradient was not finite; float16: the loss scale from now on."""
         self._recorder.record("skipped_step_count", 1)
-        logger.warning("step %d skipped: loss %s, gradient norm %s", step, loss, grad_norm)
-        self.events.write("step_skipped", step=step, loss=str(loss), grad_norm=str(grad_norm))
+        if lowered_scale is None:
+            logger.warning("step %d skipped: loss %s, gradient norm %s", step, loss, grad_norm)
+        else:
+            logger.warning(
+                "step %d skipped: its float16 gradients overflowed at loss scale %g, which falls "
+                "to %g; a few of these at the start are how the scale is found",
+                step,
+                2 * lowered_scale,
+                lowered_scale,
+            )
+        self.events.write(
+            "step_skipped",
+            step=step,
+            loss=str(loss),
+            grad_norm=str(grad_norm),
+            loss_scale=lowered_scale,
+        )
 
     @never_raises
     def record_ledger(self, counts: LedgerCounts) -> None:

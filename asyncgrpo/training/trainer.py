@@ -147,14 +147,23 @@ class Trainer:
             loss, norm = self._apply_gradient(order.gradient_scale)
         self.step += 1
         finite = is_finite(loss, norm)
+        lowered = self._lowered_scale(loss)
         if order.publish:
             self.publish(rank_zero)
         if rank_zero is not None:
             rank_zero.commit(
-                Outcome(self.step, loss, norm, rate, finite=finite, seconds=self._timer.drain())
+                Outcome(
+                    self.step,
+                    loss,
+                    norm,
+                    rate,
+                    finite=finite,
+                    seconds=self._timer.drain(),
+                    lowered_scale=lowered,
+                )
             )
             self.num_tokens = rank_zero.num_tokens
-        self._skips.record(finite=finite, step=self.step)
+        self._skips.record(finite=finite, step=self.step, excused=lowered is not None)
         if order.log:
             self._report(rank_zero)
         if order.save:
@@ -182,6 +191,11 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         self._loss.zero_()
         return loss, norm_value
+
+    def _lowered_scale(self, loss: float) -> float | None:
+        """The loss scale, where it fell because scaled gradients, and they alone, overflowed."""
+        scale = self._loss_scale
+        return scale.value if scale is not None and scale.fell and is_finite(loss) else None
 
     def _report(self, rank_zero: RankZero | None) -> None:
         """Bring the window's loss sums of all ranks together: the only transfer of them."""

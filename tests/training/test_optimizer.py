@@ -130,6 +130,21 @@ def test_the_third_skipped_step_in_a_row_ends_the_run():
         guard.record(finite=False, step=6)
 
 
+def test_a_step_that_only_lowers_the_loss_scale_neither_counts_nor_breaks_a_row():
+    scale, guard = LossScale(value=16.0), SkipGuard()
+    for step in range(4):  # 16 -> 8 -> 4 -> 2 -> 1
+        scale.update(finite=False)
+        assert scale.fell
+        guard.record(finite=False, step=step, excused=scale.fell)
+    scale.update(finite=False)
+    assert (scale.value, scale.fell) == (1.0, False)  # nothing left to find: it counts
+    guard.record(finite=False, step=5, excused=scale.fell)
+    guard.record(finite=False, step=6)
+    guard.record(finite=False, step=7, excused=True)
+    with pytest.raises(RunError, match="3 steps in a row"):
+        guard.record(finite=False, step=8)
+
+
 def test_the_loss_scale_halves_on_overflow_and_doubles_after_calm():
     scale = LossScale(value=8.0, growth_steps=2)
     scale.update(finite=False)
