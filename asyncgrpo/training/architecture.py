@@ -13,6 +13,7 @@ from asyncgrpo.errors import ConfigError
 from asyncgrpo.training.delta_net import LAYER_TYPE as DELTA_NET_LAYER
 from asyncgrpo.training.delta_net import MODEL_TYPES as DELTA_NET_MODELS
 from asyncgrpo.training.delta_net import use_tree_delta_net
+from asyncgrpo.training.load_balance import Router, find_router
 from asyncgrpo.training.tree_attention import ATTENTION_NAME
 
 SUPPORTED_LAYERS = {"full_attention", "sliding_attention"}
@@ -29,6 +30,7 @@ class Architecture:
     logit_scale: float
     logit_softcap: float | None
     has_recurrence: bool  # some layers carry a state from token to token
+    router: Router | None  # of a mixture of experts
 
 
 def inspect_model(model: nn.Module) -> Architecture:
@@ -55,6 +57,7 @@ def inspect_model(model: nn.Module) -> Architecture:
         logit_scale=_logit_scale(text_config),
         logit_softcap=getattr(text_config, "final_logit_softcapping", None),
         has_recurrence=use_tree_delta_net(causal_lm),
+        router=find_router(causal_lm.get_decoder(), text_config),
     )
 
 
@@ -71,6 +74,10 @@ def unwrap_peft(model: nn.Module) -> PreTrainedModel:
 
 def _refuse_unsupported(causal_lm: PreTrainedModel, text_config: Any, name: str) -> None:
     is_delta_net = text_config.model_type in DELTA_NET_MODELS
+    flags = ("_is_stateful", "_supports_attention_backend")  # transformers' own
+    is_recurrent, has_interface = (bool(getattr(causal_lm, flag, False)) for flag in flags)
+    if is_recurrent and not is_delta_net:
+        raise ConfigError(f"{name} has recurrent layers that packed rows do not support")
     supported = SUPPORTED_LAYERS | ({DELTA_NET_LAYER} if is_delta_net else set[str]())
     unknown = set(getattr(text_config, "layer_types", None) or ()) - supported
     if unknown:
@@ -79,16 +86,10 @@ def _refuse_unsupported(causal_lm: PreTrainedModel, text_config: Any, name: str)
             f"{', '.join(sorted(SUPPORTED_LAYERS))}, and {DELTA_NET_LAYER} in the Gated DeltaNet "
             f"of {', '.join(DELTA_NET_MODELS)}"
         )
-    flags = ("_is_stateful", "_supports_attention_backend")  # transformers' own
-    is_recurrent, has_interface = (bool(getattr(causal_lm, flag, False)) for flag in flags)
-    if is_recurrent and not is_delta_net:
-        raise ConfigError(f"{name} has recurrent layers that packed rows do not support")
     if not has_interface and not is_delta_net:
         raise ConfigError(f"{name} has attention of its own that packed rows cannot replace")
     if any(hasattr(module, "sinks") for module in causal_lm.modules()):
         raise ConfigError(f"{name} uses attention sinks, which packed rows do not support")
-    if any((getattr(text_config, key, None) or 0) > 1 for key in EXPERT_COUNTS):
-        raise ConfigError(f"{name} is a mixture of experts, which is not yet available")
 
 
 def _logit_scale(text_config: Any) -> float:

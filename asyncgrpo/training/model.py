@@ -24,6 +24,7 @@ from asyncgrpo.config.model import ModelConfig, PeftConfig
 from asyncgrpo.errors import CheckpointError, ConfigError
 from asyncgrpo.sync.tensors import ADAPTER_FILE, adapter_state
 from asyncgrpo.training.architecture import inspect_model
+from asyncgrpo.training.attention_backends import choose_backends
 from asyncgrpo.training.forward import PolicyModel
 
 logger = logging.getLogger(__name__)
@@ -81,7 +82,11 @@ def load_policy(config: Config, checkpoint: Path | None, device: torch.device) -
     model.train()
     if config.model.gradient_checkpointing:
         base.gradient_checkpointing_enable({"use_reentrant": False})
-    scorer = PolicyModel(model)
+    scorer = PolicyModel(
+        model,
+        choose_backends(config.model.attn_backend, device),
+        config.model.router_aux_loss_coef,
+    )
     decoder = inspect_model(model).decoder
     return Policy(scorer, model, _decoder_layers(decoder, config.model))
 

@@ -90,7 +90,9 @@ class Trainer:
         self.tokenizer = load_tokenizer(config.model)
         self._probe_ids = probe_ids(config, len(self.tokenizer))
         self._rates = LearningRate(config.trainer)
-        self._loss_settings = LossSettings.from_config(config.loss)
+        self._loss_settings = LossSettings.from_config(
+            config.loss, self.policy.scorer.router_aux_loss_coef
+        )
         self._local_scale = local_loss_scale(self.policy.scorer, ranks)
         self._loss_scale = LossScale() if config.trainer.fp16 else None
         self._skips = SkipGuard()

@@ -1,5 +1,7 @@
 """The policy wrapper: heads, scales, adapters, plain sequences, and what is refused by name."""
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,15 +10,24 @@ from peft import LoraConfig, get_peft_model
 from torch import nn
 from transformers import (
     AutoModelForCausalLM,
+    BambaConfig,
     Cohere2Config,
     CohereConfig,
+    FalconH1Config,
     Gemma2Config,
+    GPTJConfig,
     GptOssConfig,
     GraniteConfig,
+    JambaConfig,
+    Lfm2Config,
+    Llama4TextConfig,
     LlamaConfig,
+    Mamba2Config,
+    MambaConfig,
+    MptConfig,
     PretrainedConfig,
     Qwen3Config,
-    Qwen3MoeConfig,
+    RecurrentGemmaConfig,
 )
 
 from asyncgrpo.errors import ConfigError
@@ -92,23 +103,29 @@ def test_a_row_without_top_tokens_scores_none():
     assert policy(row).top_logprob_TK.shape == (7, 3)
 
 
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        (
-            GptOssConfig(**TINY, head_dim=16, num_local_experts=2, num_experts_per_tok=1),
-            "GptOssForCausalLM uses attention sinks",
-        ),
-        (
-            Qwen3MoeConfig(**TINY, num_experts=4, moe_intermediate_size=8),
-            "Qwen3MoeForCausalLM is a mixture of experts, which is not yet available",
-        ),
-    ],
-    ids=["sinks", "experts"],
-)
-def test_unsupported_architectures_are_refused_by_name(config: PretrainedConfig, message: str):
+REFUSED: dict[Callable[[], PretrainedConfig], str] = {
+    GptOssConfig: "GptOssForCausalLM uses attention sinks",
+    MambaConfig: "MambaForCausalLM has recurrent layers",
+    Mamba2Config: "Mamba2ForCausalLM has recurrent layers",
+    JambaConfig: "JambaForCausalLM has recurrent layers",
+    BambaConfig: "BambaForCausalLM has recurrent layers",
+    FalconH1Config: "FalconH1ForCausalLM has recurrent layers",
+    RecurrentGemmaConfig: "RecurrentGemmaForCausalLM has recurrent layers",
+    functools.partial(Lfm2Config, full_attn_idxs=[0]): "Lfm2ForCausalLM has layers of type conv",
+    Llama4TextConfig: "Llama4ForCausalLM has layers of type chunked_attention",
+    MptConfig: "MptForCausalLM has attention of its own",
+    GPTJConfig: "GPTJForCausalLM has attention of its own",
+}
+
+
+@pytest.mark.parametrize(("config", "message"), REFUSED.items(), ids=REFUSED.values())
+def test_unsupported_architectures_are_refused_by_name(
+    config: Callable[[], PretrainedConfig], message: str
+):
+    with torch.device("meta"):  # their default sizes
+        model = AutoModelForCausalLM.from_config(config())
     with pytest.raises(ConfigError, match=message):
-        PolicyModel(build(config))
+        PolicyModel(model)
 
 
 def test_a_model_without_a_known_head_is_refused_by_name():
