@@ -1,6 +1,7 @@
 """Built-in reward functions, named in a recipe as `asyncgrpo.rewards:accuracy_reward`."""
 
 from asyncgrpo.rewards.accuracy import accuracy_reward
+from asyncgrpo.rewards.code import code_reward
 from asyncgrpo.rewards.text import (
     exact_match_reward,
     format_reward,
@@ -10,6 +11,7 @@ from asyncgrpo.rewards.text import (
 
 __all__ = [
     "accuracy_reward",
+    "code_reward",
     "exact_match_reward",
     "format_reward",
     "gsm8k_reward",

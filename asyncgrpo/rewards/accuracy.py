@@ -17,8 +17,10 @@ from asyncgrpo.rewards.completion import (
     text_of,
 )
 from asyncgrpo.rewards.math_judge import MathJudge
+from asyncgrpo.rewards.needs import needs
 
 
+@needs("solution", "answer")
 def accuracy_reward(
     completions: Sequence[Completion],
     solution: Sequence[str] | None = None,

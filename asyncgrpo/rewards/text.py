@@ -15,6 +15,7 @@ from asyncgrpo.rewards.completion import (
     plain_number,
     text_of,
 )
+from asyncgrpo.rewards.needs import needs
 
 THINK_FORMAT = r"\s*<think>(?:(?!<think>).)*</think>(?:(?!</?think>).)+"
 
@@ -51,6 +52,7 @@ def length_reward(
     return [-min(max(len(ids) - free_tokens, 0) / buffer_tokens, 1.0) for ids in completion_ids]
 
 
+@needs("answer", "solution")
 def exact_match_reward(
     completions: Sequence[Completion],
     answer: Sequence[str] | None = None,

@@ -1,0 +1,74 @@
+"""The process that forks checks: Python is started once, not once per program.
+
+    python -m asyncgrpo.rewards.sandbox.launcher SOCKET_FD FOLDER
+
+takes      two sockets per check, over SOCKET_FD: control and tests
+gives      "ready" once, or why this machine cannot confine; then nothing, checks answer themselves
+waits for  the next pair; ends when the worker closes the socket
+
+It reads neither programs nor tests, so no check inherits another's.
+"""
+
+import os
+import signal
+import socket
+import sys
+
+import setproctitle
+
+from asyncgrpo.rewards.sandbox import check
+from asyncgrpo.rewards.sandbox.confine import confine
+from asyncgrpo.rewards.sandbox.kernel import PR_SET_PDEATHSIG, prctl
+from asyncgrpo.rewards.sandbox.limits import Limits
+from asyncgrpo.rewards.sandbox.protocol import READY
+
+
+def main() -> None:
+    """Fork a check for every pair of sockets."""
+    channel, root, limits = socket.socket(fileno=int(sys.argv[1])), sys.argv[2], Limits()
+    limits = Limits(without_landlock=sys.argv[3] == "without_landlock")
+    setproctitle.setproctitle("asyncgrpo: code")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the worker decides when to end
+    channel.send(_trial(limits).encode())
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # checks need no reaping
+    while True:
+        data, fds, _, _ = socket.recv_fds(channel, 1, 2)
+        if not data:
+            return
+        if os.fork() == 0:
+            _check(channel, fds[0], fds[1], root)
+        for fd in fds:
+            os.close(fd)
+
+
+def _check(channel: socket.socket, control: int, tests: int, root: str) -> None:
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        channel.close()
+        check.main(control, tests, root)
+    finally:
+        os._exit(0)
+
+
+def _trial(limits: Limits) -> str:
+    """Confine a process once, to know that it works here."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        said = READY
+        try:
+            confine(limits, None)
+        except OSError as error:
+            said = f"this machine does not let programs be confined: {error}"
+        os.write(write, said.encode())
+        os._exit(0)
+    os.close(write)
+    said = os.read(read, 1 << 12).decode() or "a confined process ended at once"
+    os.close(read)
+    os.waitpid(pid, 0)
+    return said
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,21 @@
+"""How much a program may use: the record that travels from the recipe to the kernel.
+
+Limits --json--> check --setrlimit--> candidate
+"""
+
+from dataclasses import dataclass
+
+OPEN_FILES = 64
+FILE_MB = 8  # largest file; OPEN_FILES of them is the most that unlinked files can hide
+FOLDER_MB = 64  # all files of its folder together
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one program may use."""
+
+    seconds: float = 5.0  # wall time, of each run
+    cpu_seconds: float = 5.0
+    memory_mb: int = 1024  # address space, Python itself included
+    output_kb: int = 1024  # of stdout
+    without_landlock: bool = False  # on kernels that lack it: it may read what the worker may
