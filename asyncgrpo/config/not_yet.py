@@ -61,18 +61,10 @@ _LEAVE_OUT = "leave it out"
 _ONE_SERVER = "use 1; server.tensor_parallel_size spreads one server over GPUs"
 
 NOT_YET: tuple[NotYet, ...] = (
-    _row("model.attn_backend", _only("auto", "sdpa"), "use auto"),
-    _row("model.router_aux_loss_coef", _only(None), _LEAVE_OUT),
     _row("model.torch_compile", _off, "use false"),
     _row("data.streaming", _off, "use false, with data.max_prompts for a large dataset"),
     _row("data.eval", _only(None), _LEAVE_OUT),
-    _row("rollout.top_p", _only(1.0), "use 1.0"),
-    _row("rollout.top_k", _only(0), "use 0"),
-    _row("rollout.min_p", _only(None, 0.0), _LEAVE_OUT),
     _row("rollout.repetition_penalty", _only(1.0), "use 1.0: the trainer does not apply it"),
-    _row("rollout.tools", _no_more_than(0), _LEAVE_OUT),
-    _row("rollout.environments", _only(None), _LEAVE_OUT),
-    _row("rollout.max_tool_calling_iterations", _only(None), _LEAVE_OUT),
     _row("rollout.workers", _at_most(1), "use 1"),
     _row("rollout.on_stale", _only("drop"), "use drop"),
     _row("server.urls", _no_more_than(1), "name one server"),

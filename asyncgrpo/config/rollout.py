@@ -85,8 +85,12 @@ class RolloutConfig(Section):
     """Most turns that may call tools; null = no limit but the context."""
     tools: Strings = ()
     """Tool functions by import path."""
+    tool_timeout_s: PositiveFloat = 60.0
+    """Longest one tool call may take; a longer one costs the rollout."""
     environments: str | Mapping[str, str] | None = None
-    """An environment class by import path, or name -> path."""
+    """An environment class by import path, or name -> path, chosen by the column `environment`."""
+    environment_timeout_s: PositiveFloat = 300.0
+    """Longest an environment may take to be made, reset or asked for its reward."""
     rewards: Rewards = ()
     """Reward functions: import paths, or {path, name, weight, timeout_s, kwargs}."""
     max_concurrent_rollouts: PositiveInt = 512

@@ -2,6 +2,7 @@
 
 import re
 import string
+from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from asyncgrpo.config.rule import Flags, flag_name, rule
@@ -36,6 +37,15 @@ def _prompts_come_from_somewhere(config: Config, _: Flags) -> str | None:
     if config.data.path or config.rollout.environments:
         return None
     return "missing; expected a hub id, or a file or folder of json, jsonl, csv or parquet"
+
+
+@rule("rollout.environments", "data.path")
+def _environments_are_chosen_by_a_column(config: Config, _: Flags) -> str | None:
+    if config.data.path or not isinstance(config.rollout.environments, Mapping):
+        return None
+    return (
+        "several are chosen by the dataset's column `environment`: set data.path, or name one class"
+    )
 
 
 @rule("data.prompt_template")

@@ -5,6 +5,7 @@ from asyncgrpo.config.rule import Flags, extra_flag, rule
 from asyncgrpo.config.secret_names import SECRET
 from asyncgrpo.config.tree import Config
 
+GPU_BACKENDS = ("varlen", "flash_attn")
 DECAYING = ("linear", "cosine", "cosine_with_restarts", "polynomial")
 POLYNOMIAL_END = 1e-7  # where transformers' polynomial schedule ends
 
@@ -54,11 +55,36 @@ def _init_kwargs_do_not_override_a_key(config: Config, _: Flags) -> str | None:
     return name and f"`{name}` is not taken from here; {OWN_KEYWORDS[name]}"
 
 
+@rule("model.attn_backend", "trainer.devices")
+def _kernels_need_a_gpu(config: Config, _: Flags) -> str | None:
+    backend = config.model.attn_backend
+    if backend not in GPU_BACKENDS or config.trainer.devices != ():
+        return None
+    return f"got {backend}, which computes on GPUs, and the trainer has none; use auto or sdpa"
+
+
+@rule("model.attn_backend", "trainer.bf16", "trainer.fp16", "model.dtype")
+def _kernels_compute_in_half_precision(config: Config, _: Flags) -> str | None:
+    backend, trainer = config.model.attn_backend, config.trainer
+    if backend not in GPU_BACKENDS or config.model.dtype != "float32":
+        return None
+    if trainer.fp16 or trainer.bf16 is not False:
+        return None
+    return f"got {backend}, which computes in bf16 or fp16; use auto, or set trainer.bf16: true"
+
+
 @rule("trainer.max_steps")
 def _a_run_has_steps(config: Config, _: Flags) -> str | None:
     if config.trainer.max_steps != 0:
         return None
     return "got 0, expected a number of steps, or -1 for trainer.num_train_epochs"
+
+
+@rule("trainer.max_steps", "data.path", "rollout.environments")
+def _a_run_without_a_dataset_has_steps(config: Config, _: Flags) -> str | None:
+    if config.data.path or not config.rollout.environments or config.trainer.max_steps > 0:
+        return None
+    return "missing; without data.path prompts never end, so expected a number of steps"
 
 
 @rule("trainer.max_steps", "trainer.lr_scheduler_type")

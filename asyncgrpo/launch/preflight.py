@@ -5,6 +5,7 @@
     prompts        rows of a local file are conversations
     vLLM           importable by the server's interpreter
     port, disk     free
+    flash-attn     importable, where attention is to be its
     API key        set
     devices        there; no more processes than they can run
 
@@ -29,6 +30,7 @@ WEIGHT_FILES = ("*.safetensors", "*.bin", "*.gguf")
 SMALLEST_SPACE = 256 * 2**20  # bytes: logs, metrics, adapters
 OPTIMIZER_COPIES = 3  # a checkpoint: the weights, and two moments beside them
 PROBE_S = 60.0
+FLASH_PACKAGES = ("flash_attn_interface", "flash_attn")  # versions 3 and 2
 PROCESSES_ANYWHERE = 8  # trainer processes that even one core runs, if slowly
 
 
@@ -37,6 +39,7 @@ def machine_problems(config: Config, *, launch_server: bool) -> list[str]:
     problems = [
         *_disk_problems(config),
         *_trainer_problems(config),
+        *_attention_problems(config),
         *_key_problems(config),
     ]
     if launch_server:
@@ -67,12 +70,15 @@ def check_inputs(config: Config) -> None:
 def _input_problems(config: Config) -> Iterator[str]:
     yield from _import_problems(config)
     yield from model_folder.problems(config)
-    if found := prompts_file.problem(config.data):
+    has_environments = config.rollout.environments is not None
+    if found := prompts_file.problem(config.data, environment_prompts=has_environments):
         yield found
 
 
 def _import_problems(config: Config) -> Iterator[str]:
     named = {f"rollout.rewards[{i}]": r.path for i, r in enumerate(config.rollout.rewards)}
+    named |= {f"rollout.tools[{i}]": path for i, path in enumerate(config.rollout.tools)}
+    named |= environment_paths(config)
     if config.rollout.loop is not None:
         named["rollout.loop"] = config.rollout.loop
     for key, path in named.items():
@@ -84,6 +90,14 @@ def _import_problems(config: Config) -> Iterator[str]:
                 f"{key}: no module `{module}` (for `{path}`); start from the folder that holds it, "
                 f"install it, or name a file: `./file.py:name`"
             )
+
+
+def environment_paths(config: Config) -> dict[str, str]:
+    """The recipe's environment classes: key -> import path."""
+    given = config.rollout.environments
+    if given is None or isinstance(given, str):
+        return {"rollout.environments": given} if given else {}
+    return {f"rollout.environments.{name}": path for name, path in given.items()}
 
 
 def module_exists(name: str) -> bool:
@@ -162,6 +176,16 @@ def _trainer_problems(config: Config) -> Iterator[str]:
         yield (
             f"trainer.nproc_per_node: got {processes}, expected at most {most}: "
             f"this machine has {cpu_cores()} CPU cores for them and no GPU"
+        )
+
+
+def _attention_problems(config: Config) -> Iterator[str]:
+    if config.model.attn_backend != "flash_attn":
+        return
+    if not any(_importable(None, package) for package in FLASH_PACKAGES):
+        yield (
+            "model.attn_backend: got flash_attn, and the package flash-attn is not installed here; "
+            "install it (pip install 'asyncgrpo[gpu]'), or use auto"
         )
 
 

@@ -33,7 +33,7 @@ class Rows:
         return dict.fromkeys(self.column_names) | self.rows[row_index]
 
 
-def problem(source: DataSource) -> str | None:
+def problem(source: DataSource, *, environment_prompts: bool = False) -> str | None:
     """What is wrong with the prompts, as far as a look at the file tells."""
     file = Path(source.path or "")
     if file.suffix != ".jsonl" or source.split != DEFAULT_SPLIT or not file.is_file():
@@ -41,7 +41,7 @@ def problem(source: DataSource) -> str | None:
     if file.stat().st_size > LARGEST_BYTES:
         return None
     try:
-        Prompts(_read(file), source)
+        Prompts(_read(file), source, environment_prompts=environment_prompts)
     except DataError as error:
         said = str(error)
         return said if said.startswith("data.") else f"data.path `{file}`: {said}"

@@ -10,9 +10,10 @@ from functools import cache
 
 from asyncgrpo.metrics.declared_learning import LEARNING_METRICS
 from asyncgrpo.metrics.declared_pipeline import PIPELINE_METRICS
+from asyncgrpo.metrics.declared_tools import TOOL_METRICS
 from asyncgrpo.metrics.metric import Metric
 
-CATALOG: tuple[Metric, ...] = (*LEARNING_METRICS, *PIPELINE_METRICS)
+CATALOG: tuple[Metric, ...] = (*LEARNING_METRICS, *TOOL_METRICS, *PIPELINE_METRICS)
 
 
 def describe(name: str) -> Metric | None:

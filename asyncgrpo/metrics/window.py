@@ -11,10 +11,12 @@
 that is not in the catalogue is reduced all the same; one without an observation is absent.
 """
 
+import math
 from enum import StrEnum
 
 from asyncgrpo.metrics.values import Aggregate, Aggregates
 
+NAN_WHERE_NONE = frozenset({"tools/failure_frequency"})  # observed, but of no call
 CUMULATIVE = frozenset({"num_tokens"})  # totals since the first step of the run
 
 
@@ -46,12 +48,13 @@ def reduction_of(name: str) -> Reduction:
 def reduce_window(aggregates: Aggregates) -> dict[str, float]:
     """One value per metric observed in the window, by name in sorted order.
 
-    A metric whose observations weigh nothing has no mean and is absent.
+    A metric whose observations weigh nothing has no mean and is absent, or NaN where that tells
+    something: tools were there, and none was called.
     """
     return {
-        name: _reduce(reduction_of(name), aggregate)
+        name: _reduce(reduction_of(name), aggregate) if aggregate.weight > 0 else math.nan
         for name, aggregate in sorted(aggregates.items())
-        if aggregate.weight > 0
+        if aggregate.weight > 0 or name in NAN_WHERE_NONE
     }
 
 

@@ -6,7 +6,7 @@ that a hook starts.
 """
 
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from jaxtyping import Int32
@@ -14,6 +14,7 @@ from jaxtyping import Int32
 from asyncgrpo.errors import HookError
 from asyncgrpo.rollout.group import Messages
 from asyncgrpo.rollout.policy import PolicyName
+from asyncgrpo.rollout.tools import ToolFunction, ToolUse
 
 
 @dataclass(slots=True)
@@ -23,8 +24,10 @@ class RolloutContext:
     epoch: int
     position: int
     rollout: int  # index in its group
-    messages: Messages  # the group's prompt
-    prompt_ids: Int32[np.ndarray, "P"]  # rendered once for the whole group
+    messages: Messages  # the prompt
+    tools: list[ToolFunction]  # the recipe's, and the environment's methods
+    prompt_ids: Int32[np.ndarray, "P"] | None  # rendered once for the group, where all share it
+    tool_use: ToolUse = field(default_factory=ToolUse)
     policy: PolicyName | None = None  # fixed by the first turn
     num_turns: int = 0  # requested so far
 

@@ -12,7 +12,10 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+import numpy as np
+from jaxtyping import Int32
 
 from asyncgrpo.channel.messages import DropReason, PromptDropped
 from asyncgrpo.errors import DataError, HookError, RunError
@@ -20,17 +23,19 @@ from asyncgrpo.metrics.values import Recorder
 from asyncgrpo.rollout.admission import Admission
 from asyncgrpo.rollout.chat import Chat
 from asyncgrpo.rollout.concurrency import ConcurrencyCap
-from asyncgrpo.rollout.context import RolloutContext, enter_rollout
+from asyncgrpo.rollout.environments import EnvironmentKind, Environments
 from asyncgrpo.rollout.failures import FailureBudget
 from asyncgrpo.rollout.heartbeats import Heartbeats
 from asyncgrpo.rollout.loop import AsyncRolloutLoop
 from asyncgrpo.rollout.observe import num_output_tokens, observe_rollout
-from asyncgrpo.rollout.open_group import LEAST_ROLLOUTS, FinishedRollout, OpenGroup
+from asyncgrpo.rollout.observe_tools import observe_tool_calls, observe_tool_rates
+from asyncgrpo.rollout.one_rollout import RolloutRunner
+from asyncgrpo.rollout.open_group import LEAST_ROLLOUTS, OpenGroup
 from asyncgrpo.rollout.policy import CurrentPolicy
 from asyncgrpo.rollout.prompts import Prompt, Prompts
 from asyncgrpo.rollout.sampler import Sampler
-from asyncgrpo.rollout.samples import draft_samples
 from asyncgrpo.rollout.threads import in_daemon_thread
+from asyncgrpo.rollout.tools import ToolFunction, schema_of
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +50,10 @@ class Generation:
         *,
         prompts: Prompts,
         loop: AsyncRolloutLoop,
+        runner: RolloutRunner,
         chat: Chat,
+        tools: Sequence[ToolFunction],
+        environments: Environments | None,
         sampler: Sampler,
         policy: CurrentPolicy,
         admission: Admission,
@@ -56,13 +64,15 @@ class Generation:
         finished: "asyncio.Queue[OpenGroup]",
         drop: Callable[[PromptDropped], Awaitable[None]],
         num_generations: int,
-        num_top_logprobs: int,
         seed: int,
         eos_ids: frozenset[int],
     ) -> None:
         self._prompts = prompts
         self._loop = loop
+        self._runner = runner
         self._chat = chat
+        self._tool_schemas = [schema_of(tool, key="rollout.tools") for tool in tools]
+        self._environments = environments
         self._sampler = sampler
         self._policy = policy
         self._admission = admission
@@ -73,7 +83,6 @@ class Generation:
         self._finished = finished
         self._drop = drop
         self._num_generations = num_generations
-        self._num_top_logprobs = num_top_logprobs
         self._seed = seed
         self._eos_ids = eos_ids
         self._changed = asyncio.Event()
@@ -131,12 +140,13 @@ class Generation:
             await self._drop(PromptDropped(epoch, position, DropReason.FILTERED))
             return None, "rejected by filter_prompt"
         try:
-            prompt_ids = await in_daemon_thread(self._chat.render, prompt.messages)
+            environment = self._environment(prompt)
+            prompt_ids = await self._rendered(prompt, environment)
         except DataError as error:
             self.fail(self._failures, f"row {prompt.row_index}: {error}")
             await self._drop(PromptDropped(epoch, position, DropReason.ERROR))
             return None, str(error)
-        if self._sampler.room_for(prompt_ids) <= 0:
+        if prompt_ids is not None and self._sampler.room_for(prompt_ids) <= 0:
             log.warning(
                 "row %d is dropped: its prompt of %d tokens leaves no room in the context "
                 "(server.max_model_len)",
@@ -153,9 +163,24 @@ class Generation:
             prompt_ids=prompt_ids,
             model_version=self._policy.now.version,
             unfinished=self._num_generations,
+            environment=environment,
         )
         self._num_groups += 1
         return group, ""
+
+    def _environment(self, prompt: Prompt) -> EnvironmentKind | None:
+        if self._environments is None:
+            return None
+        return self._environments.kind_of(prompt.row, f"row {prompt.row_index}")
+
+    async def _rendered(
+        self, prompt: Prompt, environment: EnvironmentKind | None
+    ) -> Int32[np.ndarray, "P"] | None:
+        """The tokens of the whole group's prompt; None where the environment makes it."""
+        if not prompt.messages:
+            return None
+        schemas = [*self._tool_schemas, *(environment.schemas if environment else ())]
+        return await in_daemon_thread(self._chat.render, prompt.messages, schemas)
 
     def _accepts(self, prompt: Prompt, epoch: int) -> bool:
         try:
@@ -167,28 +192,18 @@ class Generation:
             ) from error
 
     async def _run_rollout(self, group: OpenGroup, index: int) -> None:
-        context = RolloutContext(
-            epoch=group.epoch,
-            position=group.position,
-            rollout=index,
-            messages=group.prompt.messages,
-            prompt_ids=group.prompt_ids,
-        )
-        enter_rollout(context)
+        context = self._runner.context(group, index)
         start = time.monotonic()
         try:
-            rollout = await self._loop.generate_one(group.messages(), [], group.group_id)
-            drafts = draft_samples(rollout.turns, num_top_logprobs=self._num_top_logprobs)
+            finished = await self._runner.run(group, context)
         except RunError:
             raise
         except Exception as error:  # noqa: BLE001 - it costs this rollout, and is counted
             self._admission.lose_rollout()
             self.fail(self._failures, f"{type(error).__name__}: {error}")
         else:
-            version = context.policy.version if context.policy else group.model_version
-            group.finished.append(
-                FinishedRollout(index, rollout, drafts, version, generated_at=time.time())
-            )
+            group.finished.append(finished)
+            rollout, drafts = finished.rollout, finished.drafts
             self._admission.finish_rollout(drafts.num_tokens)
             self._failures.succeed()
             self.generated_tokens += num_output_tokens(rollout)
@@ -196,6 +211,8 @@ class Generation:
             observe_rollout(
                 self._recorder, rollout, drafts, duration_s=duration_s, eos_ids=self._eos_ids
             )
+            observe_tool_rates(self._recorder, rollout, context)
+        observe_tool_calls(self._recorder, context.tool_use)
         self.in_flight -= 1
         self._cap.finish_rollout()
         group.unfinished -= 1

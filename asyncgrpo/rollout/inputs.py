@@ -1,6 +1,6 @@
 """What a worker is made of before it meets the trainer, all of it checked.
 
-    config, tokenizer, prompts  -->  chat, loop class, reward functions
+    config, tokenizer, prompts  -->  chat, loop class, reward functions, tools, environments
 
 Whatever the recipe, the dataset or a hook has wrong shows here, before the first request.
 """
@@ -10,10 +10,12 @@ from typing import Any
 from asyncgrpo.config import Config
 from asyncgrpo.errors import ConfigError, HookError, UserError
 from asyncgrpo.rollout.chat import Chat, Tokenizer
+from asyncgrpo.rollout.environments import load_environments
 from asyncgrpo.rollout.loop import AsyncRolloutLoop, loop_class
-from asyncgrpo.rollout.prompts import Prompts
+from asyncgrpo.rollout.prompts import ROWS_CHECKED_AT_START, Prompts
 from asyncgrpo.rollout.sampler import Sampler
 from asyncgrpo.rollout.scoring import load_rewards
+from asyncgrpo.rollout.tools import load_tools, schema_of
 
 
 class Inputs:
@@ -26,10 +28,59 @@ class Inputs:
         self.chat = Chat(tokenizer, config.rollout)
         self.loop_class = loop_class(config.rollout.loop)
         self.rewards = load_rewards(config.rollout.rewards, prompts.column_names)
-        if not self.rewards and self.loop_class is AsyncRolloutLoop:
+        self.tools = load_tools(config.rollout.tools)
+        self.environments = load_environments(
+            config.rollout.environments,
+            most_instances=config.rollout.max_concurrent_rollouts,
+            timeout_s=config.rollout.environment_timeout_s,
+        )
+        self._check_environments()
+        self._check_tools()
+        self._check_scores()
+
+    def _check_environments(self) -> None:
+        """Every row has its environment, and every `reset` its keywords."""
+        if self.environments is None:
+            return
+        for kind in self.environments.kinds:
+            kind.check_columns(self.prompts.column_names)
+        for row_index in range(min(len(self.prompts), ROWS_CHECKED_AT_START)):
+            if not self.environments.by_column:
+                break
+            self.environments.kind_of(self.prompts[row_index].row, f"row {row_index}")
+
+    def _check_tools(self) -> None:
+        """The model can be told of all tools, whichever environment it meets."""
+        kinds = self.environments.kinds if self.environments else []
+        if not self.tools and not kinds:
+            return
+        for kind in kinds or [None]:
+            schemas = [schema_of(tool, key="rollout.tools") for tool in self.tools]
+            schemas += kind.schemas if kind else []
+            names = [schema["function"]["name"] for schema in schemas]
+            twice = next((name for name in names if names.count(name) > 1), None)
+            if twice and kind:
+                raise HookError(
+                    f"rollout.environments: `{kind.name}.{twice}` has the name of a tool in "
+                    "rollout.tools; rename one of them"
+                )
+            if schemas:
+                self.chat.prepare_tools(schemas)
+
+    def _check_scores(self) -> None:
+        kinds = self.environments.kinds if self.environments else []
+        for reward in self.rewards:
+            if reward.name in {kind.cls.__name__ for kind in kinds}:
+                raise ConfigError(
+                    f"rollout.rewards: `{reward.name}` has the name of an environment, whose "
+                    "reward is named so in metrics; give it another `name`"
+                )
+        judges = self.rewards or any(kind.has_reward for kind in kinds)
+        if not judges and self.loop_class is AsyncRolloutLoop:
             raise ConfigError(
                 "rollout.rewards is empty, so nothing scores the rollouts; name at least one, "
                 "such as `asyncgrpo.rewards:accuracy_reward`"
+                + (", or give the environment a `get_reward`" if kinds else "")
             )
 
     @property

@@ -6,7 +6,7 @@ Subclass it, override what differs, and name the subclass in `rollout.loop`. All
 worker's event loop, `setup` before the first prompt and `close` at the end.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,10 +18,13 @@ from asyncgrpo.errors import ConfigError, HookError
 from asyncgrpo.rollout.advantages import group_advantages
 from asyncgrpo.rollout.chat import Chat, Tokenizer
 from asyncgrpo.rollout.context import current_rollout
+from asyncgrpo.rollout.conversation import Conversation
 from asyncgrpo.rollout.group import Messages, Rollout, RolloutGroup, TokenIds, TurnRecord
 from asyncgrpo.rollout.imports import load_object
 from asyncgrpo.rollout.sampler import Sampler
 from asyncgrpo.rollout.threads import in_daemon_thread
+from asyncgrpo.rollout.tool_schema import ToolSchema
+from asyncgrpo.rollout.tools import Toolbox
 
 
 class LoopConfig(SimpleNamespace):
@@ -55,6 +58,8 @@ class AsyncRolloutLoop:
         self.tokenizer: Any = tokenizer
         self._chat = chat
         self._sampler = sampler
+        self._max_calling_turns = config.rollout.max_tool_calling_iterations
+        self._tool_timeout_s = config.rollout.tool_timeout_s
 
     async def setup(self) -> None:
         """Make what the other hooks need, such as clients."""
@@ -69,11 +74,13 @@ class AsyncRolloutLoop:
     async def generate_one(
         self,
         prompt: Messages,
-        tools: list[Callable[..., Any]],  # noqa: ARG002 - a hook's signature
+        tools: list[Callable[..., Any]],
         group_id: int = 0,  # noqa: ARG002 - a hook's signature
     ) -> Rollout:
-        """Generate one rollout: a single turn."""
-        turn = await self.generate_one_turn(await self._render(prompt))
+        """Generate one rollout: turns until a reply calls no tool."""
+        if tools:
+            return await self._converse(prompt, Toolbox(tools, timeout_s=self._tool_timeout_s))
+        turn = await self.generate_one_turn(await self._render(prompt, tools, ()))
         text = self._chat.text(turn.output_ids)
         return Rollout(
             completion=[{"role": "assistant", "content": text}],
@@ -90,11 +97,45 @@ class AsyncRolloutLoop:
         assert group.rewards is not None, "advantages come after the rewards"
         return group_advantages(group.rewards)
 
-    async def _render(self, prompt: Messages) -> TokenIds:
+    @property
+    def policy_name(self) -> str:
+        """The served name of this rollout's policy, for whoever asks the server besides us."""
+        return self._sampler.policy_of(current_rollout()).name
+
+    async def _converse(self, prompt: Messages, toolbox: Toolbox) -> Rollout:
+        use = current_rollout().tool_use
+        conversation = Conversation(list(prompt))
+        if not self._chat.reads_tools:  # tools of a hook's own
+            await in_daemon_thread(self._chat.prepare_tools, toolbox.schemas)
+        prompt_ids = await self._render(prompt, toolbox.functions, toolbox.schemas)
+        while True:
+            turn = await self.generate_one_turn(prompt_ids)
+            reply = self._chat.reply(turn.output_ids)
+            conversation.add_reply(turn, reply)
+            if not reply.calls:
+                break
+            if len(use.calls_per_reply) == self._max_calling_turns:
+                use.exhausted = True
+                break
+            results = await toolbox.answer(reply.calls, use)
+            conversation.add_results(results)
+            prompt_ids = await in_daemon_thread(
+                self._chat.continued,
+                turn,
+                conversation.rendered,
+                len(results),
+                toolbox.schemas,
+            )
+        return conversation.rollout(use)
+
+    async def _render(
+        self, prompt: Messages, tools: list[Callable[..., Any]], schemas: Sequence[ToolSchema]
+    ) -> TokenIds:
         rollout = current_rollout()
-        if prompt == rollout.messages:
-            return rollout.prompt_ids
-        return await in_daemon_thread(self._chat.render, prompt)
+        shared = rollout.prompt_ids
+        if shared is not None and prompt == rollout.messages and tools == rollout.tools:
+            return shared
+        return await in_daemon_thread(self._chat.render, prompt, schemas)
 
 
 def loop_class(path: str | None) -> type[AsyncRolloutLoop]:

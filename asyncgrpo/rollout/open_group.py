@@ -13,6 +13,7 @@ from jaxtyping import Float64, Int32
 
 from asyncgrpo.channel.messages import GroupReady, PromptDropped
 from asyncgrpo.records import Sample, SampleKey
+from asyncgrpo.rollout.environments import EnvironmentKind
 from asyncgrpo.rollout.group import Messages, Rollout, RolloutGroup
 from asyncgrpo.rollout.prompts import Prompt
 from asyncgrpo.rollout.samples import Draft, Drafts
@@ -29,6 +30,8 @@ class FinishedRollout:
     drafts: Drafts
     policy_version: int  # at its first turn
     generated_at: float  # time.time()
+    messages: Messages  # the prompt, what its environment said included
+    env_reward: tuple[type, float] | None = None  # the environment's class and its reward
 
 
 @dataclass(slots=True)
@@ -39,20 +42,17 @@ class OpenGroup:
     epoch: int
     position: int
     prompt: Prompt
-    prompt_ids: Int32[np.ndarray, "P"]
+    prompt_ids: Int32[np.ndarray, "P"] | None  # None where each rollout has a prompt of its own
     model_version: int  # when its first rollout started
     unfinished: int
     finished: list[FinishedRollout] = field(default_factory=list[FinishedRollout])
     queued_at: float = 0.0  # time.monotonic() when it was queued for scoring
+    environment: EnvironmentKind | None = None
 
     @property
     def finished_tokens(self) -> int:
         """Raw sample tokens of the finished rollouts."""
         return sum(finished.drafts.num_tokens for finished in self.finished)
-
-    def messages(self) -> Messages:
-        """The prompt, for a hook that may change what it is given."""
-        return [dict(message) for message in self.prompt.messages]
 
     def to_score(self) -> RolloutGroup:
         """The finished rollouts, in their order, as rewards and hooks see them."""
@@ -60,14 +60,14 @@ class OpenGroup:
         num_rollouts = len(self.finished)
         return RolloutGroup(
             rollouts=[finished.rollout for finished in self.finished],
-            prompts=[self.messages() for _ in range(num_rollouts)],
+            prompts=[[dict(m) for m in finished.messages] for finished in self.finished],
             reward_kwargs={
                 name: [value] * num_rollouts for name, value in self.prompt.columns.items()
             },
             model_version=self.model_version,
             group_id=self.group_id,
             row_index=self.prompt.row_index,
-            env_rewards=[None] * num_rollouts,
+            env_rewards=[finished.env_reward for finished in self.finished],
             queued_at=self.queued_at,
         )
 

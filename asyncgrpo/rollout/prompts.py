@@ -4,11 +4,12 @@
     (seed, epoch) --permutation--> position -> row_index
 
 Position i of epoch e is the same prompt in every process and after every resume: the order
-depends on nothing else.
+depends on nothing else. With environments a row may have no conversation, and there may be no
+dataset at all: what `reset` returns is the prompt.
 """
 
 import string
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -25,6 +26,7 @@ FORMATS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parque
 RESERVED_COLUMNS = ("prompts", "completions", "completion_ids")  # keywords of every reward
 ROWS_CHECKED_AT_START = 100_000  # more are checked as they come up
 SHOWN_CHARACTERS = 80
+ROWS_WITHOUT_DATASET = 1 << 20  # an "epoch" of prompts that environments make
 SEED_MASK = (1 << 64) - 1  # numpy takes no negative seed
 
 
@@ -32,7 +34,7 @@ class Table(Protocol):
     """What is used of a `datasets.Dataset`."""
 
     @property
-    def column_names(self) -> list[str]: ...
+    def column_names(self) -> Sequence[str]: ...
     def __len__(self) -> int: ...
     def __getitem__(self, row_index: int) -> dict[str, Any]: ...
 
@@ -42,7 +44,7 @@ class Prompt:
     """One dataset entry."""
 
     row_index: int
-    messages: Messages
+    messages: Messages  # none where the environment makes the prompt
     row: dict[str, Any]  # every column, as the dataset gives it
     columns: dict[str, Any]  # those that reach rewards: all but the prompt column
 
@@ -50,16 +52,25 @@ class Prompt:
 class Prompts:
     """The dataset as prompts; every row is checked."""
 
-    def __init__(self, table: Table, source: DataSource) -> None:
+    def __init__(
+        self, table: Table, source: DataSource, *, environment_prompts: bool = False
+    ) -> None:
+        """`environment_prompts` says that rows need no conversation."""
         self._table = table
         self._source = source
+        self._has_messages = (
+            not environment_prompts
+            or source.prompt_template is not None
+            or source.prompt_column in table.column_names
+        )
         self._size = min(len(table), source.max_prompts or len(table))
         if self._size == 0:
             raise DataError(f"data.path `{source.path}` has no rows; expected at least one prompt")
         self._order_of: tuple[int, int] | None = None
         self._order = np.empty(0, np.int64)
         self._check_columns()
-        for row_index in range(min(self._size, ROWS_CHECKED_AT_START)):
+        checked = ROWS_CHECKED_AT_START if table.column_names else 0
+        for row_index in range(min(self._size, checked)):
             self[row_index]
 
     def __len__(self) -> int:
@@ -95,12 +106,15 @@ class Prompts:
 
     def _messages(self, row: Mapping[str, Any], row_index: int) -> Messages:
         source = self._source
-        if source.prompt_template is not None:
+        if not self._has_messages:
+            messages: Messages = []
+        elif source.prompt_template is not None:
             text = source.prompt_template.format(**row)
-            messages: Messages = [{"role": "user", "content": text}]
+            messages = [{"role": "user", "content": text}]
         else:
             messages = _conversation(row[source.prompt_column], row_index, source.prompt_column)
-        if source.system_prompt is not None and messages[0]["role"] != "system":
+        has_system = bool(messages) and messages[0]["role"] == "system"
+        if source.system_prompt is not None and not has_system:
             messages = [{"role": "system", "content": source.system_prompt}, *messages]
         return messages
 
@@ -114,7 +128,7 @@ class Prompts:
                     "every reward function is called with; rename it"
                 )
         if source.prompt_template is None:
-            if source.prompt_column not in names:
+            if self._has_messages and source.prompt_column not in names:
                 raise DataError(
                     f"data.path `{source.path}` has no column `{source.prompt_column}`; it has "
                     f"{listed}. Set data.prompt_column, or data.prompt_template to make the prompt "
@@ -149,15 +163,30 @@ def template_columns(template: str) -> list[str]:
     return fields
 
 
-def load_prompts(source: DataSource) -> Prompts:
-    """Read the dataset and check it.
+def load_prompts(source: DataSource, *, environment_prompts: bool = False) -> Prompts:
+    """Read the dataset and check it; `environment_prompts` says that none is needed.
 
     Raises:
         DataError: it cannot be read, is empty, or its rows are not prompts.
     """
-    if source.path is None:
+    if source.path is not None:
+        table = _load_table(source, source.path)
+        return Prompts(table, source, environment_prompts=environment_prompts)
+    if not environment_prompts:
         raise DataError("data.path is not set; expected a hub id or a local file or folder")
-    return Prompts(_load_table(source, source.path), source)
+    return Prompts(_NoDataset(), source, environment_prompts=True)
+
+
+class _NoDataset:
+    """Rows without a column."""
+
+    column_names: Sequence[str] = ()
+
+    def __len__(self) -> int:
+        return ROWS_WITHOUT_DATASET
+
+    def __getitem__(self, row_index: int) -> dict[str, Any]:
+        return {}
 
 
 def _load_table(source: DataSource, path: str) -> Table:

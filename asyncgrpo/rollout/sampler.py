@@ -19,12 +19,13 @@ from jaxtyping import Int32
 
 from asyncgrpo.config import Config, known
 from asyncgrpo.errors import RunError, ServerError
-from asyncgrpo.records import FinishReason, SamplingParams, Turn, TurnRequest
+from asyncgrpo.records import FinishReason, Turn, TurnRequest
 from asyncgrpo.rollout.context import RolloutContext, current_rollout
 from asyncgrpo.rollout.group import CandidateSets, TokenIds, TopLogprobs, TurnRecord
 from asyncgrpo.rollout.policy import CurrentPolicy, PolicyName
 from asyncgrpo.rollout.seeds import request_seed
 from asyncgrpo.server.failures import EngineDeadError, UnknownModelError, UnreachableError
+from asyncgrpo.server.sampling import sampling_params
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 15.0
 NEXT_POLICY_TIMEOUT_S = 30.0  # a sync under way publishes its name within this
@@ -71,7 +72,7 @@ class Sampler:
         if max_tokens <= 0:
             raise ServerError(
                 f"a prompt of {prompt.size} tokens leaves no room in the context of "
-                f"{self._max_model_len}; raise server.max_model_len"
+                f"{self._max_model_len}; {_more_room(rollout)}"
             )
         number = rollout.num_turns
         rollout.num_turns += 1
@@ -84,6 +85,12 @@ class Sampler:
         )
         turn = await self._sample(rollout, prompt, max_tokens, seed, first=number == 0)
         return self._record(prompt, turn)
+
+    def policy_of(self, rollout: RolloutContext) -> PolicyName:
+        """The policy of a rollout: the current one when it is first asked for."""
+        if rollout.policy is None:
+            rollout.policy = self._policy.now
+        return rollout.policy
 
     def room_for(self, prompt: Int32[np.ndarray, "P"]) -> int:
         """Tokens a turn may have after `prompt`; 0 or less where it fills the context."""
@@ -98,16 +105,15 @@ class Sampler:
         *,
         first: bool,
     ) -> Turn:
-        if rollout.policy is None:
-            rollout.policy = self._policy.now
         while True:
-            request = TurnRequest(rollout.policy.name, prompt, max_tokens, seed, self._sampling)
+            policy = self.policy_of(rollout)
+            request = TurnRequest(policy.name, prompt, max_tokens, seed, self._sampling)
             try:
                 return await self._patiently(request)
             except UnknownModelError:
                 if not first:
                     raise
-                rollout.policy = await self._replacement(rollout.policy)
+                rollout.policy = await self._replacement(policy)
                 self._on_retry()
 
     async def _replacement(self, unknown: PolicyName) -> PolicyName:
@@ -168,15 +174,10 @@ class Sampler:
         )
 
 
-def sampling_params(config: Config) -> SamplingParams:
-    """How every turn of the run is drawn."""
-    rollout = config.rollout
-    return SamplingParams(
-        temperature=rollout.temperature,
-        top_p=rollout.top_p,
-        top_k=rollout.top_k,
-        min_p=rollout.min_p or 0.0,
-        repetition_penalty=rollout.repetition_penalty,
-        stop=rollout.stop,
-        num_logprobs=config.loss.requested_logprobs,
+def _more_room(rollout: RolloutContext) -> str:
+    if rollout.num_turns == 0:
+        return "raise server.max_model_len"
+    return (
+        f"{rollout.num_turns} turns and the results of their tools fill it: raise "
+        "server.max_model_len, or lower rollout.max_tool_calling_iterations"
     )

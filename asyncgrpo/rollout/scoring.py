@@ -1,7 +1,8 @@
 """Rewards: each source scores a whole group; all of them side by side.
 
     group  --fn(prompts, completions, completion_ids, **columns)-->  list[float | None]  per source
-           --None = NaN, times weight-->  rewards_FG  (the last source is Rollout.reward)
+           --None = NaN, times weight-->  rewards_FG
+    get_reward of its environments, Rollout.reward  -->  the last two sources, with weight 1
 
 A source that raises, hangs or breaks the contract costs the group, and is named. Synchronous
 functions run in threads, asynchronous ones on an event loop of their own: neither can hold up
@@ -25,7 +26,7 @@ from asyncgrpo.config import RewardSource
 from asyncgrpo.errors import ConfigError, HookError
 from asyncgrpo.rollout.group import RolloutGroup
 from asyncgrpo.rollout.imports import load_object
-from asyncgrpo.rollout.threads import in_daemon_thread, on_hook_loop
+from asyncgrpo.rollout.threads import in_daemon_thread, is_async, on_hook_loop
 
 NAN = float("nan")
 STANDARD_KEYWORDS = frozenset({"prompts", "completions", "completion_ids"})
@@ -36,7 +37,7 @@ class GroupRewards:
     """What every source said of a group."""
 
     by_name: dict[str, Float64[np.ndarray, "G"]]  # unweighted; NaN = not scored
-    weighted: Float64[np.ndarray, "F G"]  # `Rollout.reward` is the last source
+    weighted: Float64[np.ndarray, "F G"]  # the environments' and `Rollout.reward` come last
 
 
 class RewardFunction:
@@ -48,7 +49,7 @@ class RewardFunction:
         self._timeout_s = source.timeout_s
         self._kwargs = dict(source.kwargs)
         self._function = function
-        self._is_async = _is_async(function)
+        self._is_async = is_async(function)
         self._parameters = inspect.signature(function).parameters
 
     def check_columns(self, column_names: Iterable[str]) -> None:
@@ -162,10 +163,22 @@ async def score_group(functions: Sequence[RewardFunction], group: RolloutGroup) 
             task.cancel()
     own = np.array([_own_reward(reward) for reward in group.rollout_rewards], np.float64)
     weighted = [f.weight * rewards_G for f, rewards_G in zip(functions, scored, strict=True)]
+    by_name = {f.name: rewards_G for f, rewards_G in zip(functions, scored, strict=True)}
+    environments = _environment_rewards(group)
     return GroupRewards(
-        by_name={f.name: rewards_G for f, rewards_G in zip(functions, scored, strict=True)},
-        weighted=np.stack([*weighted, own]),
+        by_name=by_name | environments,
+        weighted=np.stack([*weighted, *environments.values(), own]),
     )
+
+
+def _environment_rewards(group: RolloutGroup) -> dict[str, Float64[np.ndarray, "G"]]:
+    """What its environments said of each rollout, by the name of their class."""
+    by_name: dict[str, Float64[np.ndarray, "G"]] = {}
+    for i, judged in enumerate(group.env_rewards):
+        if judged is not None:
+            cls, reward = judged
+            by_name.setdefault(cls.__name__, np.full(len(group.rollouts), NAN))[i] = reward
+    return by_name
 
 
 def _own_reward(entry: object) -> float:
@@ -182,9 +195,3 @@ def _as_number(entry: object) -> float | None:
     if not isinstance(entry, (numbers.Real, np.bool_)) or math.isinf(entry):
         return None
     return float(entry)
-
-
-def _is_async(function: Callable[..., Any]) -> bool:
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-        getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__
-    )

@@ -32,6 +32,12 @@ def request_seed(run_seed: int, *, epoch: int, position: int, rollout: int, turn
     return _mix(packed ^ _mix(run_seed & _MASK))
 
 
+def environment_seed(run_seed: int, *, epoch: int, position: int) -> int:
+    """What an environment's `reset` may draw from: 32 bits, the same for a whole group."""
+    seed = request_seed(run_seed, epoch=epoch, position=position, rollout=-1, turn=-1)
+    return seed >> (SEED_BITS - 32)
+
+
 def _mix(value: int) -> int:
     """A bijection of [0, 2^63) in which each input bit moves about half of the output bits."""
     for shift, multiplier in zip(_SHIFTS, _MULTIPLIERS, strict=False):

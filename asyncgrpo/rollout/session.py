@@ -36,11 +36,12 @@ from asyncgrpo.rollout.generation import Generation
 from asyncgrpo.rollout.heartbeats import Heartbeats
 from asyncgrpo.rollout.inputs import Inputs, make_loop
 from asyncgrpo.rollout.observe import observe_load
+from asyncgrpo.rollout.one_rollout import RolloutRunner
 from asyncgrpo.rollout.open_group import OpenGroup, Outcome
 from asyncgrpo.rollout.ordinals import wanted_ordinals
 from asyncgrpo.rollout.policy import CurrentPolicy, PolicyName
 from asyncgrpo.rollout.resolution import GROUPS_AT_ONCE, QUEUE_GROUPS, Resolution
-from asyncgrpo.rollout.sampler import Sampler, TurnClient, sampling_params
+from asyncgrpo.rollout.sampler import Sampler, TurnClient
 from asyncgrpo.server.load import ServerLoad
 
 log = logging.getLogger(__name__)
@@ -93,10 +94,21 @@ class Session:
         self._finished: asyncio.Queue[OpenGroup] = asyncio.Queue(QUEUE_GROUPS)
         sampler = Sampler(config, client, self._policy, on_retry=lambda: count_retry(recorder))
         self._loop = make_loop(inputs, sampler)
+        runner = RolloutRunner(
+            loop=self._loop,
+            tools=inputs.tools,
+            environments=inputs.environments,
+            recorder=recorder,
+            num_top_logprobs=config.loss.requested_logprobs,
+            seed=config.rollout.seed,
+        )
         self._generation = Generation(
             prompts=inputs.prompts,
             loop=self._loop,
+            runner=runner,
             chat=inputs.chat,
+            tools=inputs.tools,
+            environments=inputs.environments,
             sampler=sampler,
             policy=self._policy,
             admission=self._admission,
@@ -107,7 +119,6 @@ class Session:
             finished=self._finished,
             drop=self._emit,
             num_generations=config.rollout.num_generations,
-            num_top_logprobs=sampling_params(config).num_logprobs,
             seed=config.rollout.seed,
             eos_ids=inputs.eos_ids,
         )

@@ -2,6 +2,7 @@
 
     a function     in_daemon_thread     a thread of its own
     a coroutine    on_hook_loop         one event loop in one thread, shared by all of them
+    either         call_hook            whichever it is
 
 A pool's threads are joined when the interpreter exits, so one hung reward would keep a finished
 worker alive. A daemon thread is not: whoever stops waiting for it leaves it behind. Coroutines
@@ -11,8 +12,9 @@ share a loop so that they can share clients; one that blocks it delays only the 
 import asyncio
 import contextlib
 import contextvars
+import inspect
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import cache
 from typing import Any, ParamSpec, TypeVar
 
@@ -52,6 +54,25 @@ async def in_daemon_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwar
 async def on_hook_loop(work: Coroutine[Any, Any, T]) -> T:
     """Run `work` on the hooks' own event loop and await its result or exception."""
     return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, _hook_loop()))
+
+
+async def call_hook(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a function of the user's, sync or async, and await its result or exception."""
+    if is_async(function):
+        return await on_hook_loop(function(*args, **kwargs))
+    result = await in_daemon_thread(function, *args, **kwargs)
+    return await on_hook_loop(_awaited(result)) if inspect.isawaitable(result) else result
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Whether calling `function` gives a coroutine, as far as it shows."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__
+    )
+
+
+async def _awaited(result: Awaitable[T]) -> T:
+    return await result
 
 
 @cache

@@ -30,14 +30,15 @@ from asyncgrpo.config import Config, known, load_resolved
 from asyncgrpo.errors import DataError, UserError
 from asyncgrpo.metrics.sinks import EventLog
 from asyncgrpo.metrics.values import Recorder
+from asyncgrpo.records import SamplingParams
 from asyncgrpo.rollout.inputs import Inputs
 from asyncgrpo.rollout.prompts import Prompts, load_prompts
-from asyncgrpo.rollout.sampler import sampling_params
 from asyncgrpo.rollout.session import Link, Session, count_retry
 from asyncgrpo.rollout.threads import in_daemon_thread
 from asyncgrpo.server.capabilities import choose_endpoint
 from asyncgrpo.server.client import ServerClient
 from asyncgrpo.server.failures import is_transient
+from asyncgrpo.server.sampling import sampling_params
 
 log = logging.getLogger(__name__)
 
@@ -78,16 +79,16 @@ async def work(
     await link.send(Hello(worker=0, pid=os.getpid(), num_prompts=len(inputs.prompts)))
     begin = await _begin(link)
     if begin is not None:
-        await _meet_server(client, begin.policy, sampling_params(inputs.config).num_logprobs)
+        await _meet_server(client, begin.policy, sampling_params(inputs.config))
         await Session(inputs, begin, link, client, recorder, events=events).run()
 
 
-async def _meet_server(client: ServerClient, policy: str, num_logprobs: int) -> None:
+async def _meet_server(client: ServerClient, policy: str, sampling: SamplingParams) -> None:
     """Find the endpoint that generates; a server that is busy starting is asked again."""
     retries = stamina.retry_context(on=is_transient, attempts=MEET_ATTEMPTS, timeout=None)
     async for attempt in retries:
         with attempt:
-            await choose_endpoint(client, policy, num_logprobs)
+            await choose_endpoint(client, policy, sampling)
 
 
 async def _begin(link: Link) -> Begin | None:
@@ -123,7 +124,9 @@ async def _run(run_dir: Path, config: Config) -> None:
 
 
 def _load(config: Config) -> tuple[Any, Prompts]:
-    return load_tokenizer(config), load_prompts(config.data)
+    has_environments = config.rollout.environments is not None
+    prompts = load_prompts(config.data, environment_prompts=has_environments)
+    return load_tokenizer(config), prompts
 
 
 async def _until_terminated(work_to_do: Any) -> None:

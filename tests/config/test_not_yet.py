@@ -11,18 +11,10 @@ from asyncgrpo.errors import ConfigError
 from tests.config.recipe_files import load
 
 REFUSED = {
-    "model.attn_backend": ["varlen", "flash_attn"],
-    "model.router_aux_loss_coef": ["0.01"],
     "model.torch_compile": ["true"],
     "data.streaming": ["true"],
     "data.eval": ["{path: org/held-out}"],
-    "rollout.top_p": ["0.95"],
-    "rollout.top_k": ["20"],
-    "rollout.min_p": ["0.1"],
     "rollout.repetition_penalty": ["1.1"],
-    "rollout.tools": ["[a.b:search]"],
-    "rollout.environments": ["a.b:Game", "{chess: a.b:Chess}"],
-    "rollout.max_tool_calling_iterations": ["3"],
     "rollout.workers": ["2"],
     "rollout.on_stale": ["retry"],
     "server.urls": ["['http://a:1', 'http://b:1']"],

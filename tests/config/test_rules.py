@@ -43,6 +43,18 @@ CASES = [
         "`attn_implementation` is not taken from here; use model.attn_backend",
         ["model.init_kwargs=null", "model.init_kwargs={attention_dropout: 0}"],
     ),
+    (
+        ["model.attn_backend=varlen", "trainer.devices=[]"],
+        "model.attn_backend",
+        "got varlen, which computes on GPUs, and the trainer has none",
+        ["model.attn_backend=sdpa"],
+    ),
+    (
+        ["model.attn_backend=flash_attn", "trainer.devices=[0]", "trainer.bf16=false"],
+        "model.attn_backend",
+        "got flash_attn, which computes in bf16 or fp16",
+        ["trainer.bf16=true"],
+    ),
     (["data.path=null"], "data.path", "missing; expected a hub id", ["data.path=a/b"]),
     (
         ["server.devices=[0]", "server.tensor_parallel_size=2"],
@@ -69,6 +81,18 @@ CASES = [
         ["data.prompt_template='{a}'"],
     ),
     (["rollout.rewards=[]"], "rollout.rewards", "at least one", ["rollout.rewards=[a:f]"]),
+    (
+        ["data.path=null", "rollout.environments=a:Game"],
+        "trainer.max_steps",
+        "without data.path prompts never end",
+        ["trainer.max_steps=10"],
+    ),
+    (
+        ["data.path=null", "rollout.environments={a: a:Game}", "trainer.max_steps=10"],
+        "rollout.environments",
+        "chosen by the dataset's column `environment`",
+        ["rollout.environments=a:Game"],
+    ),
     (
         ["rollout.rewards=[a:f, b:f]"],
         "rollout.rewards",
@@ -197,6 +221,24 @@ CASES = [
         "trainer.ddp_timeout",
         "got 60, expected at least server.vllm_server_timeout = 1800",
         ["server.vllm_server_timeout=60"],
+    ),
+    (
+        ["rollout.top_p=0.9"],
+        "rollout.top_k",
+        "got 0 beside rollout.top_p = 0.9, expected the most tokens that one is drawn from",
+        ["rollout.top_k=20"],
+    ),
+    (
+        ["rollout.min_p=0.05"],
+        "rollout.top_k",
+        "got 0 beside rollout.min_p = 0.05",
+        ["rollout.min_p=0.0"],
+    ),
+    (
+        ["rollout.top_k=1"],
+        "rollout.top_k",
+        "all rollouts of a group would be the same",
+        ["rollout.top_k=2"],
     ),
     (
         ["loss.num_sampler_logprobs=0"],

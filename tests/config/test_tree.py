@@ -12,7 +12,8 @@ from asyncgrpo.config.model import PeftConfig
 
 REQUIRED = object()
 
-# Section by section as in the specification; a leaf without a stated default is None.
+# Section by section as in the specification; a leaf without a stated default is None. Our own
+# are the two timeouts of tools and environments.
 LEAVES = {
     "model": {
         "name_or_path": REQUIRED,
@@ -51,7 +52,9 @@ LEAVES = {
         "chat_template": None,
         "max_tool_calling_iterations": None,
         "tools": (),
+        "tool_timeout_s": 60.0,
         "environments": None,
+        "environment_timeout_s": 300.0,
         "rewards": (),
         "max_concurrent_rollouts": 512,
         "max_staleness": 4,

@@ -79,7 +79,7 @@ def a_group(rewards, *outputs):
     rollouts = [rollout(*(turn([1], output) for output in turns)) for turns in outputs]
     group = RolloutGroup(rollouts, [], {}, 0, 0, 0, [], rewards=np.array(rewards))
     finished = [
-        FinishedRollout(i, each, draft_samples(each.turns, num_top_logprobs=0), 0, 0.0)
+        FinishedRollout(i, each, draft_samples(each.turns, num_top_logprobs=0), 0, 0.0, [])
         for i, each in enumerate(rollouts)
     ]
     prompt = Prompt(0, [], {}, {})

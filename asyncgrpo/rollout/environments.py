@@ -1,0 +1,257 @@
+"""Environments: objects with a state that a rollout acts on through their methods.
+
+    rent --> instance --reset(**columns)--> first observation   (in the user's prompt)
+                 |  its public methods are the rollout's tools
+                 +--get_reward()--> reward --> back to the pool, to be reset for another rollout
+
+A rollout has an instance to itself. Instances are made when they are first needed, at most
+`rollout.max_concurrent_rollouts` of them, and used again. One that fails or hangs costs its
+rollout and is thrown away. All of it runs off the event loop.
+"""
+
+import asyncio
+import inspect
+import logging
+import math
+import numbers
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from types import MethodType
+from typing import Any
+
+from asyncgrpo.errors import ConfigError, DataError, HookError, ServerError
+from asyncgrpo.metrics.values import Recorder
+from asyncgrpo.rollout.imports import load_object
+from asyncgrpo.rollout.threads import call_hook
+from asyncgrpo.rollout.tool_schema import ToolSchema
+from asyncgrpo.rollout.tools import ToolFunction, schema_of
+
+log = logging.getLogger(__name__)
+
+COLUMN = "environment"  # chooses the environment of a row where the recipe names several
+RESET, GET_REWARD, SEED = "reset", "get_reward", "seed"
+
+
+class EnvironmentKind:
+    """An environment class of the recipe."""
+
+    def __init__(self, found: object, *, key: str) -> None:
+        if not inspect.isclass(found):
+            raise HookError(f"{key}: got {found!r:.80}, expected a class with a `reset` method")
+        self.cls = found
+        self.name = found.__name__
+        methods = dict(inspect.getmembers(found, inspect.isroutine))
+        if RESET not in methods:
+            raise HookError(f"{key}: `{self.name}` has no `reset(**row)`, which begins a rollout")
+        self.has_reward = GET_REWARD in methods
+        self.tool_names = tuple(
+            name for name in methods if not name.startswith("_") and name not in {RESET, GET_REWARD}
+        )
+        self._key = key
+        self._reset_parameters = dict(inspect.signature(methods[RESET]).parameters)
+        self._reset_parameters.pop(next(iter(self._reset_parameters), ""), None)  # self
+
+    @property
+    def schemas(self) -> list[ToolSchema]:
+        """What a model is told of its methods.
+
+        Raises:
+            HookError: a method cannot be described.
+        """
+        return [schema_of(self._unbound(name), key=self._key) for name in self.tool_names]
+
+    def tools(self, instance: object) -> list[ToolFunction]:
+        """The methods of an instance that a model may call."""
+        return [getattr(instance, name) for name in self.tool_names]
+
+    def _unbound(self, name: str) -> ToolFunction:
+        """A method as it is called, without an instance."""
+        method = inspect.getattr_static(self.cls, name)
+        if inspect.isfunction(method):
+            return MethodType(method, self.cls)  # hides `self`
+        return getattr(self.cls, name)
+
+    def check_columns(self, column_names: Iterable[str]) -> None:
+        """Raise a `HookError` if `reset` needs a keyword that nothing gives it."""
+        given = {*column_names, SEED}
+        for name, parameter in self._reset_parameters.items():
+            if parameter.default is not parameter.empty or parameter.kind in {
+                parameter.VAR_KEYWORD,
+                parameter.VAR_POSITIONAL,
+            }:
+                continue
+            if name not in given:
+                columns = ", ".join(f"`{column}`" for column in sorted(column_names)) or "none"
+                raise HookError(
+                    f"{self._key}: `{self.name}.reset` needs `{name}`, which is no column of the "
+                    f"dataset ({columns})"
+                )
+
+    def reset_keywords(self, columns: Mapping[str, Any], seed: int) -> dict[str, Any]:
+        """The columns that `reset` takes, and `seed` where it names it and no column does."""
+        offered = {SEED: seed} | {k: v for k, v in columns.items() if k != COLUMN}
+        named = {name: value for name, value in offered.items() if name in self._reset_parameters}
+        if any(p.kind is p.VAR_KEYWORD for p in self._reset_parameters.values()):
+            return {k: v for k, v in columns.items() if k != COLUMN} | named
+        return named
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """An instance at the disposal of one rollout."""
+
+    kind: EnvironmentKind
+    instance: Any
+    observation: str | None  # what `reset` said
+
+    @property
+    def tools(self) -> list[ToolFunction]:
+        return self.kind.tools(self.instance)
+
+
+class Environments:
+    """The recipe's environments and their instances."""
+
+    def __init__(
+        self,
+        kinds: Mapping[str, EnvironmentKind],
+        *,
+        by_column: bool,
+        most_instances: int,
+        timeout_s: float,
+    ) -> None:
+        self._kinds = dict(kinds)
+        self.by_column = by_column
+        self._most = most_instances
+        self._timeout_s = timeout_s
+        self._idle: deque[tuple[EnvironmentKind, Any]] = deque()  # longest idle first
+        self._num_rented = 0
+
+    @property
+    def kinds(self) -> list[EnvironmentKind]:
+        return list(self._kinds.values())
+
+    @property
+    def num_instances(self) -> int:
+        """Instances that are in use or wait to be."""
+        return self._num_rented + len(self._idle)
+
+    def kind_of(self, row: Mapping[str, Any], where: str) -> EnvironmentKind:
+        """The environment of a row.
+
+        Raises:
+            DataError: its column names none of the recipe's.
+        """
+        if not self.by_column:
+            return next(iter(self._kinds.values()))
+        name = row.get(COLUMN)
+        if isinstance(name, str) and name in self._kinds:
+            return self._kinds[name]
+        known = ", ".join(self._kinds)
+        raise DataError(
+            f"{where}: column `{COLUMN}` holds {name!r:.80}; rollout.environments has {known}"
+        )
+
+    @asynccontextmanager
+    async def rent(
+        self, kind: EnvironmentKind, columns: Mapping[str, Any], *, seed: int, recorder: Recorder
+    ) -> AsyncGenerator[Episode]:
+        """An instance, reset for one rollout; it goes back to the pool unless the rollout fails.
+
+        Raises:
+            HookError: the constructor or `reset` failed, hung, or broke the contract.
+        """
+        self._num_rented += 1
+        try:
+            instance = await self._instance(kind)
+            start = time.monotonic()
+            keywords = kind.reset_keywords(columns, seed)
+            said = await self._call(kind, RESET, instance.reset, **keywords)
+            recorder.record("env/reset_s", time.monotonic() - start)
+            if said is not None and not isinstance(said, str):
+                raise HookError(
+                    f"environment `{kind.name}`: reset returned {said!r:.80}; expected a string, "
+                    "or None"
+                )
+            try:
+                yield Episode(kind, instance, said)
+            except ServerError:  # no fault of the environment's
+                self._idle.append((kind, instance))
+                raise
+            self._idle.append((kind, instance))
+        finally:
+            self._num_rented -= 1
+
+    async def reward(self, episode: Episode, *, recorder: Recorder) -> float | None:
+        """What the environment says its rollout earned; None where it does not judge.
+
+        Raises:
+            HookError: `get_reward` failed, hung, or gave no number.
+        """
+        kind = episode.kind
+        if not kind.has_reward:
+            return None
+        start = time.monotonic()
+        reward = await self._call(kind, GET_REWARD, episode.instance.get_reward)
+        recorder.record("env/reward_s", time.monotonic() - start)
+        if isinstance(reward, numbers.Real) and math.isfinite(reward):
+            return float(reward)
+        raise HookError(
+            f"environment `{kind.name}`: get_reward returned {reward!r:.80}; expected a number"
+        )
+
+    async def _instance(self, kind: EnvironmentKind) -> Any:
+        for entry in self._idle:
+            if entry[0] is kind:
+                self._idle.remove(entry)
+                return entry[1]
+        if self._idle and self.num_instances > self._most:
+            self._idle.popleft()  # of another kind, for the longest time
+        return await self._call(kind, "its constructor", kind.cls)
+
+    async def _call(
+        self, kind: EnvironmentKind, what: str, function: Callable[..., Any], **keywords: Any
+    ) -> Any:
+        timeout = asyncio.timeout(self._timeout_s)
+        try:
+            async with timeout:
+                return await call_hook(function, **keywords)
+        except Exception as error:
+            if isinstance(error, TimeoutError) and timeout.expired():
+                raise HookError(
+                    f"environment `{kind.name}`: {what} took longer than "
+                    f"rollout.environment_timeout_s = {self._timeout_s:g}"
+                ) from error
+            raise HookError(
+                f"environment `{kind.name}`: {what} raised {type(error).__name__}: {error}"
+            ) from error
+
+
+def load_environments(
+    given: str | Mapping[str, str] | None, *, most_instances: int, timeout_s: float
+) -> Environments | None:
+    """Import the recipe's environments and check them; None where it has none.
+
+    Raises:
+        ConfigError: the mapping is empty.
+        HookError: one cannot be imported, has no `reset`, or a method that cannot be described.
+    """
+    if given is None:
+        return None
+    paths = {"": given} if isinstance(given, str) else dict(given)
+    if not paths:
+        raise ConfigError("rollout.environments is an empty mapping; leave it out")
+    kinds: dict[str, EnvironmentKind] = {}
+    for name, path in paths.items():
+        key = f"rollout.environments.{name}" if name else "rollout.environments"
+        kinds[name] = EnvironmentKind(load_object(path, key=key), key=key)
+        _ = kinds[name].schemas  # a method that cannot be described is told now
+    return Environments(
+        kinds,
+        by_column=not isinstance(given, str),
+        most_instances=most_instances,
+        timeout_s=timeout_s,
+    )
