@@ -12,6 +12,7 @@ from torch import Tensor
 
 from asyncgrpo.packing.row import build_row
 from asyncgrpo.records import Row, Sample, SampleKey
+from asyncgrpo.training.candidate_head import CandidateTerms
 from asyncgrpo.training.row_recurrence import RowRecurrence
 from asyncgrpo.training.tree_attention import RowAttention
 
@@ -31,6 +32,7 @@ class RowTensors:
     term_sample_T: Tensor
     top_ids_TK: Tensor | None  # None where the sampler gave no top logprobs
     top_logprobs_TK: Tensor | None
+    candidates: CandidateTerms | None  # None where every term has the full vocabulary
     num_samples: int
     samples_with_terms: Tensor  # indices into M
     terms_by_staleness: dict[int, Tensor]  # indices into T; empty where staleness is unknown
@@ -69,6 +71,9 @@ class RowTensors:
             term_sample_T=to_device(row.term_sample_T, torch.int64),
             top_ids_TK=to_device(row.top_ids_TK, torch.int64) if has_top else None,
             top_logprobs_TK=to_device(row.top_logprobs_TK, torch.float32) if has_top else None,
+            candidates=CandidateTerms.from_arrays(
+                row.candidate_ids, row.candidate_counts_T, device
+            ),
             num_samples=len(row.sample_keys),
             samples_with_terms=to_device(np.unique(row.term_sample_T), torch.int64),
             terms_by_staleness={
