@@ -28,7 +28,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from asyncgrpo.server.turns import PackedRequest, WireSpan, pack_answer
+from asyncgrpo.server.turns import WireSpan
+from asyncgrpo.server.turns_json import ABSENT_LOGPROB
+from asyncgrpo.server.turns_packed import PackedRequest, pack_answer
 
 Script = Callable[[list[int], int], list[int]]  # prompt ids, seed -> output ids
 
@@ -67,6 +69,7 @@ class FakeState:
     dev_mode: bool = True
     packed: bool = True
     scale_out: bool = True
+    lists_masks: bool = False  # --return-sampling-mask
     api_key: str | None = None
 
     script: Script | None = None  # None = sample from the rule
@@ -106,6 +109,20 @@ def logprobs_after(token: int, version: int, vocab_size: int) -> np.ndarray:
     return logits_V - np.log(np.exp(logits_V).sum())
 
 
+def truncated(logprobs_V: np.ndarray, top_k: int, top_p: float, min_p: float) -> np.ndarray:
+    """Logprobs over what the three leave, in vLLM's order: min_p, top_k, top_p; -inf outside."""
+    probs_V = np.exp(logprobs_V)
+    kept_V = probs_V >= min_p * probs_V.max()
+    order = np.argsort(-probs_V)
+    if top_k:
+        kept_V[order[top_k:]] = False
+    probs_V = np.where(kept_V, probs_V, 0) / probs_V[kept_V].sum()
+    before = np.concatenate([[0.0], np.cumsum(probs_V[order])[:-1]])
+    probs_V[order[before >= top_p]] = 0
+    with np.errstate(divide="ignore"):
+        return np.log(probs_V / probs_V.sum())
+
+
 def expected_logprobs(token_ids: Sequence[int], version: int, vocab_size: int = 64) -> np.ndarray:
     """What `prompt_logprobs` answers: entry i is of token i given token i - 1; entry 0 is 0."""
     pairs = itertools.pairwise(token_ids)
@@ -129,13 +146,21 @@ class _Wanted:
     max_tokens: int
     seed: int
     num_logprobs: int
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
 
 
 @dataclass
 class _Sampled:
     output_ids: list[int]
+    mask: list[list[int]] | None
     columns: list[list[tuple[int, float]]]  # per position: the sampled token, then the top K
     finish_reason: str
+
+
+def _truncation(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: fields[name] for name in ("top_k", "top_p", "min_p") if name in fields}
 
 
 class _RefusalError(Exception):
@@ -247,7 +272,14 @@ class _Fake:
         request = msgspec.msgpack.decode(body, type=PackedRequest)
         prompt_ids = np.frombuffer(request.prompt_ids, "<i4").tolist()
         wanted = _Wanted(
-            request.model, prompt_ids, request.max_tokens, request.seed, request.num_logprobs
+            request.model,
+            prompt_ids,
+            request.max_tokens,
+            request.seed,
+            request.num_logprobs,
+            request.top_k,
+            request.top_p,
+            request.min_p,
         )
         sampled = self._sample(wanted)
         pairs = [pair for column in sampled.columns for pair in column]
@@ -258,6 +290,7 @@ class _Fake:
             [logprob for _, logprob in pairs],
             sampled.finish_reason,
             [WireSpan(self.state.label, 0, num_tokens)] if num_tokens else [],
+            mask=sampled.mask,
         )
         return Response(packed, media_type="application/msgpack")
 
@@ -272,6 +305,7 @@ class _Fake:
                 params["max_tokens"],
                 params["seed"],
                 num_logprobs,
+                **_truncation(params),
             )
         )
         content = [
@@ -279,7 +313,7 @@ class _Fake:
                 "token_id": column[0][0],
                 "logprob": column[0][1],
                 "top_logprobs": [
-                    {"token_id": token, "logprob": logprob}
+                    {"token_id": token, "logprob": max(logprob, ABSENT_LOGPROB)}
                     # As vLLM: the sampled token counts, and only then the list is cut to K.
                     for token, logprob in list(dict(column).items())[: max(num_logprobs, 1)]
                 ],
@@ -292,6 +326,7 @@ class _Fake:
             "token_ids": sampled.output_ids,
             "finish_reason": sampled.finish_reason,
             "logprobs": {"content": content},
+            "sampling_mask": sampled.mask,
             "weight_versions": [span] if sampled.output_ids else None,
         }
         return JSONResponse({"request_id": "fake", "choices": [choice]})
@@ -306,6 +341,7 @@ class _Fake:
                 request["max_tokens"],
                 request.get("seed", 0),
                 num_logprobs or 0,
+                **_truncation(request),
             )
         )
         choice: dict[str, Any] = {
@@ -321,7 +357,7 @@ class _Fake:
                 "tokens": [f"token_id:{token}" for token in sampled.output_ids],
                 "token_logprobs": [column[0][1] for column in sampled.columns],
                 "top_logprobs": [
-                    {f"token_id:{token}": logprob for token, logprob in column}
+                    {f"token_id:{token}": max(logprob, ABSENT_LOGPROB) for token, logprob in column}
                     for column in sampled.columns
                 ],
             }
@@ -348,7 +384,7 @@ class _Fake:
             output_ids = self._draw(wanted, version, room)
         columns: list[list[tuple[int, float]]] = []
         for before, token in zip([wanted.prompt_ids[-1], *output_ids], output_ids, strict=False):
-            logprobs_V = logprobs_after(before, version, state.vocab_size)
+            logprobs_V = self._logprobs(before, version, wanted)
             top = np.argsort(-logprobs_V)[: wanted.num_logprobs].tolist()
             columns.append([(t, float(logprobs_V[t])) for t in (token, *top)])
         if state.wrong_lengths_next:
@@ -356,7 +392,18 @@ class _Fake:
             columns.pop()
         state.generated_tokens += len(output_ids)
         stopped = bool(output_ids) and output_ids[-1] == state.eos
-        return _Sampled(output_ids, columns, "stop" if stopped else "length")
+        mask = None
+        if state.lists_masks:
+            contexts = zip([wanted.prompt_ids[-1], *output_ids], output_ids, strict=False)
+            logprobs = (self._logprobs(before, version, wanted) for before, _ in contexts)
+            mask = [np.flatnonzero(np.isfinite(logprobs_V)).tolist() for logprobs_V in logprobs]
+        return _Sampled(output_ids, mask, columns, "stop" if stopped else "length")
+
+    def _logprobs(self, before: int, version: int, wanted: _Wanted) -> np.ndarray:
+        logprobs_V = logprobs_after(before, version, self.state.vocab_size)
+        if not wanted.top_k and wanted.top_p == 1 and not wanted.min_p:
+            return logprobs_V
+        return truncated(logprobs_V, wanted.top_k, wanted.top_p, wanted.min_p)
 
     def _draw(self, wanted: _Wanted, version: int, room: int) -> list[int]:
         state = self.state
@@ -364,7 +411,7 @@ class _Fake:
         output_ids: list[int] = []
         token = wanted.prompt_ids[-1]
         for _ in range(room):
-            weights = np.exp(logprobs_after(token, version, state.vocab_size))
+            weights = np.exp(self._logprobs(token, version, wanted))
             token = draw.choices(range(state.vocab_size), weights.tolist())[0]
             output_ids.append(token)
             if token == state.eos:
@@ -388,6 +435,8 @@ class _Fake:
                 f"Requested sample logprobs of {wanted.num_logprobs}, which is greater than max "
                 f"allowed: {state.max_logprobs}",
             )
+        if state.lists_masks and not wanted.top_k:
+            raise _RefusalError(400, "sampling distribution replay requires top_k > 0")
         if wanted.max_tokens < 1:
             raise _RefusalError(400, f"max_tokens must be at least 1, got {wanted.max_tokens}.")
         if any(not 0 <= token < state.vocab_size for token in wanted.prompt_ids):

@@ -81,7 +81,6 @@ NOT_YET: tuple[NotYet, ...] = (
     _row("router.upstream_token_env", _only(None), "use server.api_key_env"),
     _row("trainer.nnodes", _at_most(1), "use 1"),
     _row("trainer.rdzv_endpoint", _only(None), _LEAVE_OUT),
-    _row("loss.correction", _only("token_mask"), "use token_mask"),
     _row("sync.backend", _only("auto", "adapter", "folder"), "use folder"),
     _row("checkpoint.push_to_hub", _off, "use false"),
     _row("checkpoint.hub_model_id", _only(None), _LEAVE_OUT),

@@ -1,6 +1,7 @@
 """Rules across keys: what each key allows by itself, but not together with the others.
 
     rules_rollout   data, rollout, server              ─┐
+    rules_sampling  top_k, top_p, min_p                ─┤
     rules_training  model, trainer, loss, sync, ...    ─┴─ RULES --broken--> (blamed key, message)
 
 A rule is skipped where one of its keys has a problem already. Rules also run on the derived
@@ -9,12 +10,12 @@ configuration; a value that is still to be derived (null, auto) breaks none.
 
 from collections.abc import Iterator
 
-from asyncgrpo.config import rules_rollout, rules_training
+from asyncgrpo.config import rules_rollout, rules_sampling, rules_training
 from asyncgrpo.config.problems import Key
 from asyncgrpo.config.rule import RULES, Flags
 from asyncgrpo.config.tree import Config
 
-__all__ = ["RULES", "broken", "rules_rollout", "rules_training"]
+__all__ = ["RULES", "broken", "rules_rollout", "rules_sampling", "rules_training"]
 
 
 def broken(config: Config, flags: Flags, bad: set[Key]) -> Iterator[tuple[Key, str]]:

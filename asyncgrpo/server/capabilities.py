@@ -15,12 +15,19 @@ import numpy as np
 
 from asyncgrpo.config import Config, known
 from asyncgrpo.errors import ServerError
-from asyncgrpo.records import SamplingParams, TurnRequest
+from asyncgrpo.records import SamplingParams, Turn, TurnRequest
 from asyncgrpo.server.api import Endpoint, ServedModel, ServerInfo
+from asyncgrpo.server.candidates import CandidateSource, is_truncated
 from asyncgrpo.server.client import ServerClient
-from asyncgrpo.server.command import MIDDLEWARE, max_logprobs, max_lora_rank, max_loras
-from asyncgrpo.server.failures import EngineDeadError, RouteMissingError, StatusError
+from asyncgrpo.server.command import MIDDLEWARE, SPARE_LOGPROBS, max_lora_rank, max_loras
+from asyncgrpo.server.failures import (
+    EngineDeadError,
+    RouteMissingError,
+    StatusError,
+    TooManyLogprobsError,
+)
 from asyncgrpo.server.load import ServerLoad
+from asyncgrpo.server.sampling import sampling_params
 from asyncgrpo.server.vllm_plugin import BACKEND as FOLDER_BACKEND
 
 PROBE_PROMPT = np.array([1, 2, 3], np.int32)
@@ -36,6 +43,7 @@ class Capabilities:
 
     base_url: str
     endpoint: Endpoint  # the best that answered
+    candidates: CandidateSource  # the best that it offers; NONE without truncated sampling
     models: tuple[ServedModel, ...]
     info: ServerInfo | None  # None = without VLLM_SERVER_DEV_MODE=1
     load: ServerLoad | None  # None = without /metrics
@@ -66,15 +74,15 @@ async def probe(client: ServerClient, config: Config) -> Capabilities:
     """
     await _release(client)
     models = await client.models()
-    num_logprobs = config.loss.requested_logprobs
     # Side by side: the first turn and the first /server_info each take a server seconds.
     endpoint, info, load, lora_routes = await asyncio.gather(
-        choose_endpoint(client, _policy(config, models), num_logprobs),
+        choose_endpoint(client, _policy(config, models), sampling_params(config)),
         _info(client),
         _load(client),
         _has_lora_routes(client),
     )
-    return Capabilities(client.base_url, endpoint, models, info, load, lora_routes)
+    candidates = client.candidates
+    return Capabilities(client.base_url, endpoint, candidates, models, info, load, lora_routes)
 
 
 async def _release(client: ServerClient) -> None:
@@ -86,15 +94,15 @@ async def _release(client: ServerClient) -> None:
         await client.resume()
 
 
-async def choose_endpoint(client: ServerClient, policy: str, num_logprobs: int = 0) -> Endpoint:
+async def choose_endpoint(client: ServerClient, policy: str, sampling: SamplingParams) -> Endpoint:
     """Have `client` generate through the first endpoint that answers a seeded request.
 
-    The request also warms the server up, which compiles for seconds at the first one.
+    Under truncated sampling it also learns where candidate sets come from. The requests warm the
+    server up, which compiles for seconds at the first one.
 
     Raises:
         ServerError: none answers.
     """
-    sampling = SamplingParams(num_logprobs=num_logprobs)
     request = TurnRequest(policy, PROBE_PROMPT, PROBE_TOKENS, seed=0, sampling=sampling)
     refusals: list[str] = []
     for endpoint in Endpoint:
@@ -116,8 +124,26 @@ async def choose_endpoint(client: ServerClient, policy: str, num_logprobs: int =
                 f"request for {PROBE_TOKENS}"
             )
         client.endpoint = endpoint
+        client.candidates = await _candidate_source(client, request, turn)
         return endpoint
     raise ServerError(f"{client.base_url} generates through no endpoint:\n" + "\n".join(refusals))
+
+
+async def _candidate_source(
+    client: ServerClient, request: TurnRequest, turn: Turn
+) -> CandidateSource:
+    """The best source of candidate sets, given the answer to a request that asked for none."""
+    if not is_truncated(request.sampling):
+        return CandidateSource.NONE
+    if turn.candidate_ids is not None:
+        return CandidateSource.MASK
+    if not request.sampling.top_k:
+        return CandidateSource.NONE
+    try:
+        await client.generate_once(request, client.endpoint, CandidateSource.TOP)
+    except TooManyLogprobsError:
+        return CandidateSource.NONE
+    return CandidateSource.TOP
 
 
 def _policy(config: Config, models: tuple[ServedModel, ...]) -> str:
@@ -196,9 +222,9 @@ def _info_errors(found: Capabilities, config: Config) -> list[str]:
             f"vLLM reports {info.logprobs_mode}, which are not those it sampled from: start it "
             "with --logprobs-mode processed_logprobs"
         )
-    wanted = max_logprobs(config)
-    if found.endpoint is not Endpoint.GENERATE:
-        wanted = config.loss.requested_logprobs
+    wanted = config.loss.requested_logprobs
+    if found.endpoint is Endpoint.GENERATE and found.candidates is not CandidateSource.TOP:
+        wanted += SPARE_LOGPROBS
     if 0 <= info.max_logprobs < wanted:
         errors.append(
             f"vLLM reports at most {info.max_logprobs} logprobs; loss.num_sampler_logprobs "
@@ -254,6 +280,13 @@ def _warnings(found: Capabilities, config: Config) -> list[str]:
         warnings.append(
             f"generating through {found.endpoint.value}, which is slower with top logprobs: start "
             f"vLLM with --middleware {MIDDLEWARE}"
+        )
+    top_k = config.rollout.top_k
+    if is_truncated(sampling_params(config)) and found.candidates is CandidateSource.NONE:
+        warnings.append(
+            "vLLM does not tell what tokens are drawn from under rollout.top_k, top_p and min_p, "
+            "so the trainer takes the full vocabulary and every ratio is biased: start vLLM with "
+            f"--max-logprobs {top_k}, or leave the three out"
         )
     if found.load is None:
         warnings.append("no /metrics: the cap on rollouts is rollout.max_concurrent_rollouts")

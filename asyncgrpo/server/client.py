@@ -24,7 +24,7 @@ from httpx_aiohttp import AiohttpTransport
 from jaxtyping import Float32, Int32
 
 from asyncgrpo.errors import ServerError
-from asyncgrpo.records import Turn, TurnRequest
+from asyncgrpo.records import SamplingParams, Turn, TurnRequest
 from asyncgrpo.server.api import (
     Endpoint,
     ServedModel,
@@ -33,6 +33,7 @@ from asyncgrpo.server.api import (
     server_info,
     weight_version,
 )
+from asyncgrpo.server.candidates import CandidateSource
 from asyncgrpo.server.failures import (
     EngineDeadError,
     RouteMissingError,
@@ -43,16 +44,15 @@ from asyncgrpo.server.failures import (
     unreachable,
 )
 from asyncgrpo.server.load import ServerLoad, parse_load
-from asyncgrpo.server.turns import (
+from asyncgrpo.server.turns_json import (
     completions_request,
     completions_turn,
     generate_request,
     generate_turn,
-    packed_request,
-    packed_turn,
     prompt_logprobs_answer,
     prompt_logprobs_request,
 )
+from asyncgrpo.server.turns_packed import packed_request, packed_turn
 
 IDLE_S = 2.0  # an idle connection older than this may be one the server is closing
 READY_POLL_S = 0.5  # a server that starts has no way to tell
@@ -75,8 +75,8 @@ class Retries(NamedTuple):
 
 
 class _Codec(NamedTuple):
-    encode: Callable[[TurnRequest], bytes]
-    decode: Callable[[bytes, int], Turn]
+    encode: Callable[[TurnRequest, CandidateSource], bytes]
+    decode: Callable[[bytes, SamplingParams, CandidateSource], Turn]
     content_type: str
 
 
@@ -106,7 +106,9 @@ class ServerClient:
         on_retry: OnRetry | None = None,
     ) -> None:
         self.base_url = base_url.rstrip("/")
-        self.endpoint = Endpoint.PACKED  # `capabilities.probe` finds the one that answers
+        # `capabilities.choose_endpoint` finds the best that this server offers.
+        self.endpoint = Endpoint.PACKED
+        self.candidates = CandidateSource.NONE
         self._timeout_s = timeout_s
         self._retries = retries or Retries()
         self._on_retry = on_retry
@@ -134,14 +136,21 @@ class ServerClient:
 
     async def generate(self, request: TurnRequest) -> Turn:
         """Sample one turn; tried again on connection errors, timeouts, 429 and 5xx."""
-        return await self._patiently(lambda: self.generate_once(request, self.endpoint))
+        return await self._patiently(
+            lambda: self.generate_once(request, self.endpoint, self.candidates)
+        )
 
-    async def generate_once(self, request: TurnRequest, endpoint: Endpoint) -> Turn:
+    async def generate_once(
+        self,
+        request: TurnRequest,
+        endpoint: Endpoint,
+        candidates: CandidateSource = CandidateSource.NONE,
+    ) -> Turn:
         """Sample one turn through `endpoint`, without another try."""
         codec = _CODECS[endpoint]
-        body = codec.encode(request)
+        body = codec.encode(request, candidates)
         answer = await self._send(self._pooled, "POST", endpoint.value, body, codec.content_type)
-        return codec.decode(answer, request.sampling.num_logprobs)
+        return codec.decode(answer, request.sampling, candidates)
 
     async def prompt_logprobs(
         self, policy: str, token_ids: Int32[np.ndarray, "n"]

@@ -105,8 +105,11 @@ def max_loras(config: Config) -> int:
 
 
 def max_logprobs(config: Config) -> int:
-    """Top logprobs that a request of this run may ask for, on any endpoint."""
-    return config.loss.requested_logprobs + SPARE_LOGPROBS
+    """Top logprobs that a request of this run may ask for, on any endpoint.
+
+    The top `top_k` tell what a token was drawn from (candidates.py).
+    """
+    return max(config.loss.requested_logprobs + SPARE_LOGPROBS, config.rollout.top_k)
 
 
 def _flags(config: Config, port: int) -> dict[str, Any]:

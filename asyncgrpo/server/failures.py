@@ -17,11 +17,12 @@ from asyncgrpo.errors import ServerError
 EXCERPT = 300  # characters of an answer that go into a message
 # vLLM's words for an engine process that is gone; only a restart helps.
 _ENGINE_DEAD_MARKS = ("EngineDeadError", "EngineCore encountered an issue", "EngineCore died")
+_MORE_LOGPROBS = "start it with a larger --max-logprobs"
 _REMEDIES = (
     ("lora rank", "start it with a larger --max-lora-rank"),
     ("max_lora_rank", "start it with a larger --max-lora-rank"),
-    ("max_logprobs", "start it with a larger --max-logprobs"),
-    ("greater than max allowed", "start it with a larger --max-logprobs"),
+    ("max_logprobs", _MORE_LOGPROBS),
+    ("greater than max allowed", _MORE_LOGPROBS),
     ("maximum context length", "shorten the prompt, or start it with a larger --max-model-len"),
     ("maximum model length", "shorten the prompt, or start it with a larger --max-model-len"),
     ("lora is not enabled", "start it with --enable-lora"),
@@ -66,6 +67,10 @@ class UnknownModelError(StatusError):
     """The server serves no model or adapter of the name asked for."""
 
 
+class TooManyLogprobsError(StatusError):
+    """More logprobs were asked for than --max-logprobs."""
+
+
 class RouteMissingError(StatusError):
     """The server has no such endpoint: a flag or variable was not set when it started."""
 
@@ -85,6 +90,8 @@ def failure(url: str, path: str, status: int, body: bytes) -> ServerError:
         return UnknownModelError(text, status)
     if status == HTTPStatus.NOT_FOUND and not message:
         return RouteMissingError(text, status)
+    if status == HTTPStatus.BAD_REQUEST and remedy == _MORE_LOGPROBS:
+        return TooManyLogprobsError(text, status)
     return StatusError(text, status)
 
 

@@ -20,7 +20,8 @@ import numpy as np
 
 from asyncgrpo.server.api import Endpoint
 from asyncgrpo.server.guard import is_authorized
-from asyncgrpo.server.turns import PackedRequest, WireSpan, pack_answer
+from asyncgrpo.server.turns import WireSpan
+from asyncgrpo.server.turns_packed import PackedRequest, pack_answer
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -144,6 +145,7 @@ def _answer(output: "CompletionOutput", num_logprobs: int) -> bytes:
     if len(flat.logprobs) != num_values:
         message = f"vLLM gave {len(flat.logprobs)} logprobs; {num_values} were asked for"
         raise _RefusedError(500, "InternalServerError", message)
+    mask: Any = getattr(output, "sampling_mask", None)  # with --return-sampling-mask
     spans: Any = getattr(output, "weight_versions", None) or ()  # vLLM 0.32 and later
     return pack_answer(
         output.token_ids,
@@ -151,6 +153,7 @@ def _answer(output: "CompletionOutput", num_logprobs: int) -> bytes:
         flat.logprobs,
         reason,
         [WireSpan(span.version, span.start, span.end) for span in spans],
+        mask=None if mask is None else mask.token_ids,
     )
 
 

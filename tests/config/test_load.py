@@ -82,8 +82,11 @@ BROKEN = {
         ),
     ),
     "something a later version brings": (
-        VALID + "  top_p: 0.95\n",
-        "recipe.yaml:7  rollout.top_p: not yet available: rollout.top_p = 0.95; use 1.0",
+        VALID + "  repetition_penalty: 1.1\n",
+        (
+            "recipe.yaml:7  rollout.repetition_penalty: not yet available: "
+            "rollout.repetition_penalty = 1.1; use 1.0: the trainer does not apply it"
+        ),
     ),
     "an interpolation of nothing": (
         VALID + "  seed: ${trainer.sed}\n",
@@ -128,10 +131,10 @@ def test_all_errors_come_at_once_by_file_and_line(tmp_path: Path, monkeypatch: p
         tmp_path,
         "extends: base.yaml\n"
         + VALID.replace("[package.rewards:right]", "[]")
-        + "  top_k: 5\n  max_stalenes: 1\nserver:\n  host: 0.0.0.0\n  max_model_len: no\n",
+        + "  repetition_penalty: 1.1\n  max_stalenes: 1\nserver:\n  host: 0.0.0.0\n  max_model_len: no\n",
     )
     with pytest.raises(ConfigError) as error:
-        load_recipe("recipe.yaml", ["loss.correction=icepop", "nonsense", "run.nam=x"])
+        load_recipe("recipe.yaml", ["loss.correction=ice", "nonsense", "run.nam=x"])
     lines = str(error.value).splitlines()
     assert [line.split("  ")[0] for line in lines] == [
         "base.yaml:2",
@@ -141,7 +144,7 @@ def test_all_errors_come_at_once_by_file_and_line(tmp_path: Path, monkeypatch: p
         "recipe.yaml:9",
         "recipe.yaml:11",
         "recipe.yaml:12",
-        "override 'loss.correction=icepop'",
+        "override 'loss.correction=ice'",
         "override 'nonsense'",
         "override 'run.nam=x'",
     ]

@@ -31,7 +31,6 @@ REFUSED = {
     "router.upstream_token_env": ["KEY"],
     "trainer.nnodes": ["2"],
     "trainer.rdzv_endpoint": ["host:29500"],
-    "loss.correction": ["token_clip", "sequence_mask", "geometric_mask", "icepop", "none"],
     "sync.backend": ["nccl"],
     "checkpoint.push_to_hub": ["true"],
     "checkpoint.hub_model_id": ["org/model"],

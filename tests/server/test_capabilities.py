@@ -5,7 +5,9 @@ import asyncio
 import pytest
 
 from asyncgrpo.errors import ServerError
+from asyncgrpo.records import SamplingParams
 from asyncgrpo.server.api import Endpoint
+from asyncgrpo.server.candidates import CandidateSource
 from asyncgrpo.server.capabilities import check, choose_endpoint, probe
 from asyncgrpo.server.failures import EngineDeadError
 
@@ -37,7 +39,7 @@ async def test_the_best_endpoint_that_answers_is_used(
 ):
     for name, value in missing.items():
         setattr(fake.state, name, value)
-    assert await choose_endpoint(client, "fake", 3) is endpoint
+    assert await choose_endpoint(client, "fake", SamplingParams(num_logprobs=3)) is endpoint
     assert (await client.generate(make_request())).output_ids.size
 
 
@@ -68,14 +70,14 @@ async def test_no_logprobs_are_asked_of_a_server_where_nothing_is_centered(
 async def test_no_endpoint_at_all_lists_what_each_said(fake, client):
     fake.state.fail_next = [404, 403, 404]
     with pytest.raises(ServerError, match="generates through no endpoint") as refused:
-        await choose_endpoint(client, "fake")
+        await choose_endpoint(client, "fake", SamplingParams())
     assert all(endpoint.value in str(refused.value) for endpoint in Endpoint)
 
 
 async def test_an_engine_that_dies_of_the_first_request_says_why_it_might(fake, client):
     fake.state.dead = True
     with pytest.raises(EngineDeadError, match=r"died of the first request.*head_dim"):
-        await choose_endpoint(client, "fake")
+        await choose_endpoint(client, "fake", SamplingParams())
 
 
 @pytest.mark.parametrize(
@@ -131,6 +133,49 @@ async def test_max_logprobs_counts_the_one_more_that_generate_asks_for(
     fake.state.max_logprobs = needed - 1
     found = type(found)(**{**vars(found), "info": await client.server_info()})
     assert f"start it with --max-logprobs {needed}" in check(found, config).errors[0]
+
+
+NUCLEUS = ("rollout.top_p=0.9", "rollout.top_k=12")
+
+
+@pytest.mark.parametrize(
+    ("served", "overrides", "source"),
+    [
+        pytest.param({}, (), CandidateSource.NONE, id="nothing is truncated"),
+        pytest.param({}, NUCLEUS, CandidateSource.TOP, id="top_k logprobs are allowed"),
+        pytest.param({"max_logprobs": 12}, NUCLEUS, CandidateSource.TOP, id="just so"),
+        pytest.param({"max_logprobs": 11}, NUCLEUS, CandidateSource.NONE, id="one too few"),
+        pytest.param({"lists_masks": True}, NUCLEUS, CandidateSource.MASK, id="a mask"),
+        pytest.param(
+            {"lists_masks": True, "max_logprobs": 11},
+            NUCLEUS,
+            CandidateSource.MASK,
+            id="a mask where logprobs would not do",
+        ),
+        pytest.param(
+            {"packed": False, "lists_masks": True}, NUCLEUS, CandidateSource.MASK, id="generate"
+        ),
+        pytest.param(
+            {"packed": False, "scale_out": False, "lists_masks": True},
+            NUCLEUS,
+            CandidateSource.TOP,
+            id="completions, which carries no mask",
+        ),
+    ],
+)
+async def test_candidate_sets_come_from_the_best_source_that_is_there(
+    fake, client, make_config, served, overrides, source
+):
+    for name, value in served.items():
+        setattr(fake.state, name, value)
+    config = make_config(*overrides)
+    found = await probe(client, config)
+    assert found.candidates is client.candidates is source
+    errors, warnings = check(found, config)
+    assert not errors
+    biased = [warning for warning in warnings if "every ratio is biased" in warning]
+    assert bool(biased) is (bool(overrides) and source is CandidateSource.NONE)
+    assert all("start vLLM with --max-logprobs 12" in warning for warning in biased)
 
 
 async def test_adapter_routes_off_are_an_error_though_lora_is_on(client, make_config):

@@ -120,6 +120,11 @@ def test_more_logprobs_than_vllms_default_raise_its_limit(make_config):
     assert flags(server_command(config, 1, "cpu").argv)["--max-logprobs"] == "64"
 
 
+def test_as_many_logprobs_as_top_k_are_allowed(make_config):
+    given = flags(server_command(make_config("rollout.top_k=64"), 1, "cpu").argv)
+    assert given["--max-logprobs"] == "64"
+
+
 def test_extra_args_replace_drop_and_add(make_config):
     config = make_config(
         "server.extra_args={max_num_seqs: 32, enforce-eager: null, --enable-prefix-caching: false, "

@@ -24,7 +24,7 @@ from asyncgrpo.server.api import Endpoint
 from asyncgrpo.server.capabilities import check, probe
 from asyncgrpo.server.client import ServerClient
 from asyncgrpo.server.failures import UnknownModelError
-from asyncgrpo.server.turns import PackedAnswer, packed_request
+from asyncgrpo.server.turns_packed import PackedAnswer, packed_request
 from tests.fake_vllm import FakeServer, FakeState
 from tests.server.vllm_process import running_vllm
 

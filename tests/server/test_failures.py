@@ -8,6 +8,7 @@ from asyncgrpo.server.failures import (
     EngineDeadError,
     RouteMissingError,
     StatusError,
+    TooManyLogprobsError,
     UnknownModelError,
     failure,
     is_transient,
@@ -78,7 +79,7 @@ def vllm_error(message: str, status: int) -> bytes:
             vllm_error(
                 "Requested sample logprobs of 40, which is greater than max allowed: 20", 400
             ),
-            StatusError,
+            TooManyLogprobsError,
             "--max-logprobs",
             id="too many logprobs",
         ),

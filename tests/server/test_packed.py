@@ -10,7 +10,7 @@ import pytest
 
 from asyncgrpo.server.api import Endpoint
 from asyncgrpo.server.packed import PackedEndpoint
-from asyncgrpo.server.turns import packed_request
+from asyncgrpo.server.turns_packed import packed_request
 
 
 async def stock_app(scope: Any, _receive: Any, send: Any) -> None:

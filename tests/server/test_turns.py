@@ -10,19 +10,22 @@ from hypothesis import strategies as st
 
 from asyncgrpo.errors import ServerError
 from asyncgrpo.records import NO_TOKEN, FinishReason, SamplingParams, TurnRequest, VersionSpan
-from asyncgrpo.server.turns import (
-    PackedRequest,
-    WireSpan,
+from asyncgrpo.server.turns import WireSpan
+from asyncgrpo.server.turns_json import (
     completions_request,
     completions_turn,
     generate_request,
     generate_turn,
+    prompt_logprobs_answer,
+)
+from asyncgrpo.server.turns_packed import (
+    PackedRequest,
     pack_answer,
     packed_request,
     packed_turn,
-    prompt_logprobs_answer,
 )
 
+TWO = SamplingParams(num_logprobs=2)
 # Two tokens, K = 2: the first was the most likely, the second was not among the top two.
 OUTPUT = [7, 9]
 COLUMNS = [[(7, -0.5), (7, -0.5), (3, -1.5)], [(9, -4.0), (5, -0.25), (4, -2.0)]]
@@ -73,7 +76,7 @@ ALL = pytest.mark.parametrize(
 
 @ALL
 def test_one_turn_by_hand(body, decode):
-    turn = decode(body(), 2)
+    turn = decode(body(), TWO)
     np.testing.assert_array_equal(turn.output_ids, OUTPUT)
     np.testing.assert_array_equal(turn.logprobs, np.float32([-0.5, -4.0]))
     np.testing.assert_array_equal(turn.top_ids, [[7, 3], [5, 4]])
@@ -85,14 +88,14 @@ def test_one_turn_by_hand(body, decode):
 
 @ALL
 def test_without_top_logprobs_there_are_none(body, decode):
-    turn = decode(body([[(7, -0.5)], [(9, -4.0)]]), 0)
+    turn = decode(body([[(7, -0.5)], [(9, -4.0)]]), SamplingParams())
     assert (turn.top_ids, turn.top_logprobs) == (None, None)
     np.testing.assert_array_equal(turn.logprobs, np.float32([-0.5, -4.0]))
 
 
 @ALL
 def test_an_aborted_turn_may_be_empty(body, decode):
-    turn = decode(body([], [], "abort"), 2)
+    turn = decode(body([], [], "abort"), TWO)
     assert turn.output_ids.size == 0
     assert turn.top_ids.shape == (0, 2)
     assert turn.finish_reason is FinishReason.ABORT
@@ -101,7 +104,7 @@ def test_an_aborted_turn_may_be_empty(body, decode):
 @ALL
 def test_an_unknown_finish_reason_is_refused(body, decode):
     with pytest.raises(ServerError, match="finish reason 'repetition'; expected one of stop"):
-        decode(body(reason="repetition"), 2)
+        decode(body(reason="repetition"), TWO)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +117,7 @@ def test_an_unknown_finish_reason_is_refused(body, decode):
 )
 def test_garbage_names_the_endpoint_and_shows_the_beginning(decode, path):
     with pytest.raises(ServerError, match=f"{path} answered something unreadable.*<html>"):
-        decode(b"<html>502 Bad Gateway</html>", 2)
+        decode(b"<html>502 Bad Gateway</html>", TWO)
 
 
 @pytest.mark.parametrize(
@@ -127,33 +130,33 @@ def test_garbage_names_the_endpoint_and_shows_the_beginning(decode, path):
 )
 def test_fewer_logprobs_than_tokens_are_refused(body, decode):
     with pytest.raises(ServerError, match="logprobs for 2 tokens"):
-        decode(body, 2)
+        decode(body, TWO)
 
 
 def test_logprobs_of_other_tokens_are_refused():
     wrong = [[(8, -0.5), *COLUMNS[0][1:]], COLUMNS[1]]
     with pytest.raises(ServerError, match="logprobs of tokens it did not sample"):
-        packed_turn(packed(wrong), 2)
+        packed_turn(packed(wrong), TWO)
 
 
 def test_fewer_candidates_than_k_leave_holes():
     # JSON has no -inf: vLLM writes -9999
-    turn = generate_turn(generated([[(7, 0.0), (3, -9999.0)], [(9, 0.0)]]), 2)
-    np.testing.assert_array_equal(turn.top_ids, [[7, 3], [9, NO_TOKEN]])
+    turn = generate_turn(generated([[(7, 0.0), (3, -9999.0)], [(9, 0.0)]]), TWO)
+    np.testing.assert_array_equal(turn.top_ids, [[7, NO_TOKEN], [9, NO_TOKEN]])
     np.testing.assert_array_equal(turn.top_logprobs, np.float32([[0, -np.inf], [0, -np.inf]]))
 
 
 def test_version_spans_are_numbers_and_the_label_of_a_fresh_server_is_none():
     spans = [WireSpan("6", 0, 1), WireSpan("7", 1, 2)]
-    assert packed_turn(packed(spans=spans), 2).version_spans == (
+    assert packed_turn(packed(spans=spans), TWO).version_spans == (
         VersionSpan(6, 0, 1),
         VersionSpan(7, 1, 2),
     )
     wire = [{"version": "6", "start": 0, "end": 2}]
-    turn = generate_turn(generated(weight_versions=wire), 2)
+    turn = generate_turn(generated(weight_versions=wire), TWO)
     assert turn.version_spans == (VersionSpan(6, 0, 2),)
-    assert packed_turn(packed(spans=[WireSpan("default", 0, 2)]), 2).version_spans == ()
-    assert generate_turn(generated(weight_versions=None), 2).version_spans == ()
+    assert packed_turn(packed(spans=[WireSpan("default", 0, 2)]), TWO).version_spans == ()
+    assert generate_turn(generated(weight_versions=None), TWO).version_spans == ()
 
 
 def request(num_logprobs: int, stop: tuple[str, ...] = ()) -> TurnRequest:
@@ -187,7 +190,7 @@ def test_the_sampled_tokens_logprob_alone_needs_no_extra_one():
 @given(st.data())
 def test_all_spellings_decode_to_the_same_turn(data):
     num_tokens, k = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 5))
-    columns, output = [], []
+    columns, output, asked = [], [], SamplingParams(num_logprobs=k)
     for _ in range(num_tokens):
         ids = data.draw(st.lists(st.integers(0, 99), min_size=k + 1, max_size=k + 1, unique=True))
         # exact in float32, and all different, so that their order is no matter of taste
@@ -199,9 +202,9 @@ def test_all_spellings_decode_to_the_same_turn(data):
         columns.append([sampled, *top[:k]])
         output.append(sampled[0])
     turns = [
-        packed_turn(packed(columns, output), k),
-        generate_turn(generated(columns, output), k),
-        completions_turn(completed(columns, output), k),
+        packed_turn(packed(columns, output), asked),
+        generate_turn(generated(columns, output), asked),
+        completions_turn(completed(columns, output), asked),
     ]
     for turn in turns[1:]:
         for name in ("output_ids", "logprobs", "top_ids", "top_logprobs"):
