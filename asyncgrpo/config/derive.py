@@ -181,8 +181,9 @@ def _bf16(config: Config, _: Facts) -> _Found:
     return _Found(value=True, reason="the trainer has a GPU")
 
 
-def _attn_backend(_: Config, __: Facts) -> _Found:
-    return _Found("sdpa", "on any device")
+def _attn_backend(config: Config, _: Facts) -> _Found | None:
+    """Open on GPUs: the trainer chooses by what the layers of the model ask for, and says so."""
+    return None if config.trainer.devices else _Found("sdpa", "the trainer has no GPU")
 
 
 def _epsilon_high(config: Config, _: Facts) -> _Found:
@@ -218,7 +219,6 @@ _RULES: tuple[tuple[str, _Rule], ...] = (
     ("run.name", _run_name),
     ("run.dir", _run_dir),
     ("model.dtype", _model_dtype),
-    ("model.attn_backend", _attn_backend),
     ("server.devices", _server_devices),
     ("server.urls", _server_urls),
     ("server.port", _server_port),
@@ -226,6 +226,7 @@ _RULES: tuple[tuple[str, _Rule], ...] = (
     ("server.max_model_len", _max_model_len),
     ("trainer.token_budget", _token_budget),
     ("trainer.devices", _trainer_devices),
+    ("model.attn_backend", _attn_backend),
     ("server.gpu_memory_utilization", _gpu_memory_utilization),
     ("trainer.nproc_per_node", _nproc_per_node),
     ("trainer.sharding", _sharding),

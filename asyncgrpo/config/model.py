@@ -83,11 +83,14 @@ class ModelConfig(Section):
     init_kwargs: Kwargs = Field(default_factory=dict)
     """Further keywords of `from_pretrained`."""
     attn_backend: Literal["auto", "sdpa", "varlen", "flash_attn"] = "auto"
-    """How packed rows attend. All give the same result; `auto` chooses by device."""
+    """What computes attention over packed rows; all give the same result. `sdpa`: any device.
+    `varlen`: GPUs in bf16 or fp16, no soft-capped attention. `flash_attn`: the same by the package
+    flash-attn, soft caps too. `auto`: sdpa on CPUs; on GPUs varlen, and sdpa for what it lacks."""
     peft: PeftConfig | None = None
     """Train a LoRA adapter instead of the whole model; null = full fine-tuning."""
     router_aux_loss_coef: NonNegativeFloat | None = None
-    """Weight of the load-balancing loss of a mixture of experts; null = the model's own."""
+    """Weight of the load-balancing loss of a mixture of experts; null = the model's own, 0 = off.
+    The loss is that of the row's tokens, shared ones once; rows weigh by their trained tokens."""
     gradient_checkpointing: bool = True
     """Recompute activations in the backward pass: less memory, more compute."""
     torch_compile: bool = False

@@ -2,12 +2,13 @@
 
     import paths   found by file, without running anything
     model          a local folder has config, weights, tokenizer, template
-    prompts        rows of a local file are conversations
+    prompts        rows of a local file are conversations; rewards find their columns
     vLLM           importable by the server's interpreter
     port, disk     free
     flash-attn     importable, where attention is to be its
     API key        set
     devices        there; no more processes than they can run
+    code_reward    this kernel can confine programs
 
 Paths of models, data and `./file.py:name` were checked when the recipe was read.
 """
@@ -23,8 +24,9 @@ from pathlib import Path
 from asyncgrpo import rewards
 from asyncgrpo.config import Config, known
 from asyncgrpo.errors import ConfigError
-from asyncgrpo.launch import model_folder, prompts_file
+from asyncgrpo.launch import model_folder, prompts_file, reward_columns
 from asyncgrpo.launch.machine import cpu_cores, cuda_count, is_free
+from asyncgrpo.rewards.sandbox.confine import missing
 
 WEIGHT_FILES = ("*.safetensors", "*.bin", "*.gguf")
 SMALLEST_SPACE = 256 * 2**20  # bytes: logs, metrics, adapters
@@ -41,6 +43,7 @@ def machine_problems(config: Config, *, launch_server: bool) -> list[str]:
         *_trainer_problems(config),
         *_attention_problems(config),
         *_key_problems(config),
+        *_sandbox_problems(config),
     ]
     if launch_server:
         problems += [
@@ -71,8 +74,11 @@ def _input_problems(config: Config) -> Iterator[str]:
     yield from _import_problems(config)
     yield from model_folder.problems(config)
     has_environments = config.rollout.environments is not None
-    if found := prompts_file.problem(config.data, environment_prompts=has_environments):
-        yield found
+    looked = prompts_file.look(config.data, environment_prompts=has_environments)
+    if looked.problem is not None:
+        yield looked.problem
+    if looked.reward_columns is not None:
+        yield from reward_columns.problems(config.rollout.rewards, looked.reward_columns)
 
 
 def _import_problems(config: Config) -> Iterator[str]:
@@ -187,6 +193,14 @@ def _attention_problems(config: Config) -> Iterator[str]:
             "model.attn_backend: got flash_attn, and the package flash-attn is not installed here; "
             "install it (pip install 'asyncgrpo[gpu]'), or use auto"
         )
+
+
+def _sandbox_problems(config: Config) -> Iterator[str]:
+    for i, source in enumerate(config.rollout.rewards):
+        if source.path == f"{rewards.__name__}:code_reward":
+            without = source.kwargs.get("without_landlock") is True
+            if lacking := missing(without_landlock=without):
+                yield f"rollout.rewards[{i}]: {lacking}"
 
 
 def _device_problems(key: str, devices: tuple[int, ...]) -> Iterator[str]:

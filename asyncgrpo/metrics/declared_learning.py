@@ -145,6 +145,12 @@ LEARNING = (
         "It falls towards 0 while reward stands still: collapse.",
         "nats",
     ),
+    Metric(
+        "aux_loss",
+        "How unevenly does the router of a mixture of experts use them, before "
+        "model.router_aux_loss_coef?",
+        "It rises from num_experts_per_tok, which is even use: experts are left unused.",
+    ),
     Metric("num_tokens", "How many tokens were forwarded since the start?", unit="tokens"),
     Metric(
         "clip_ratio/region_mean",

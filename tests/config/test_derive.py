@@ -51,6 +51,7 @@ def test_a_machine_with_gpus_is_shared_out():
     assert config.trainer.nproc_per_node == 6
     assert config.trainer.sharding == "fsdp2"
     assert config.trainer.bf16 is True
+    assert config.model.attn_backend == "auto"  # the trainer chooses, layer by layer
     assert config.server.gpu_memory_utilization is None
     assert config.sync.attest_tolerance == 0.1
 

@@ -113,6 +113,19 @@ def test_devices_that_are_there_are_fine(tmp_path: Path, monkeypatch):
     preflight.check(config, launch_server=False)
 
 
+def test_flash_attention_without_its_package_is_told_with_the_extra_that_has_it(
+    tmp_path: Path, monkeypatch
+):
+    monkeypatch.setattr(preflight, "cuda_count", lambda: 1)
+    monkeypatch.setattr(preflight, "FLASH_PACKAGES", ("no_such_package_anywhere",))
+    sections = {"model": {"name_or_path": "org/model", "attn_backend": "flash_attn"}}
+    config = configuration(tmp_path, trainer={"devices": [0]}, **sections)
+    with pytest.raises(ConfigError, match=r"attn_backend: .*flash-attn is not installed.*\[gpu\]"):
+        preflight.check(config, launch_server=False)
+    monkeypatch.setattr(preflight, "FLASH_PACKAGES", ("json",))
+    preflight.check(config, launch_server=False)
+
+
 def test_more_trainer_processes_than_a_machine_runs_are_refused(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(preflight, "cpu_cores", lambda: 2)
     preflight.check(configuration(tmp_path, trainer={"nproc_per_node": 8}), launch_server=False)
