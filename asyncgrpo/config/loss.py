@@ -19,9 +19,9 @@ class LossConfig(Section):
     epsilon_high: PositiveFloat | None = None
     """The clipped loss lets the ratio rise to 1 + epsilon_high; null = epsilon."""
     vllm_importance_sampling_clip_min: NonNegativeFloat = 0.5
-    """Tokens whose policy/sampler ratio is below are masked."""
+    """Least policy/sampler ratio: what `correction` does with those below."""
     vllm_importance_sampling_clip_max: PositiveFloat = 5.0
-    """Tokens whose policy/sampler ratio is above are masked."""
+    """Highest policy/sampler ratio: what `correction` does with those above."""
     centering_tail: Literal["none", "proportional"] = "none"
     """How the centering treats the mass outside the top K."""
     normalization: Literal["microbatch", "step"] = "microbatch"
@@ -29,7 +29,10 @@ class LossConfig(Section):
     correction: Literal[
         "token_mask", "token_clip", "sequence_mask", "geometric_mask", "icepop", "none"
     ] = "token_mask"
-    """How the ratio's mismatch is corrected."""
+    """What is done with a ratio outside the range. token_mask, icepop: the token is left out;
+    token_clip: the ratio is moved to the bound; sequence_mask, geometric_mask: the sample is left
+    out, by the product or the geometric mean of its ratios; none: ratios do not weigh. Formulas:
+    docs/loss.md."""
 
     @property
     def requested_logprobs(self) -> int:
