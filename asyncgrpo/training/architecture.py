@@ -77,14 +77,16 @@ def _refuse_unsupported(causal_lm: PreTrainedModel, text_config: Any, name: str)
     flags = ("_is_stateful", "_supports_attention_backend")  # transformers' own
     is_recurrent, has_interface = (bool(getattr(causal_lm, flag, False)) for flag in flags)
     if is_recurrent and not is_delta_net:
-        raise ConfigError(f"{name} has recurrent layers that packed rows do not support")
+        raise ConfigError(
+            f"{name} has recurrent layers, of which packed rows support only the Gated DeltaNet of "
+            f"{', '.join(DELTA_NET_MODELS)}"
+        )
     supported = SUPPORTED_LAYERS | ({DELTA_NET_LAYER} if is_delta_net else set[str]())
     unknown = set(getattr(text_config, "layer_types", None) or ()) - supported
     if unknown:
         raise ConfigError(
             f"{name} has layers of type {', '.join(sorted(unknown))}; packed rows support "
-            f"{', '.join(sorted(SUPPORTED_LAYERS))}, and {DELTA_NET_LAYER} in the Gated DeltaNet "
-            f"of {', '.join(DELTA_NET_MODELS)}"
+            f"{', '.join(sorted(supported))}"
         )
     if not has_interface and not is_delta_net:
         raise ConfigError(f"{name} has attention of its own that packed rows cannot replace")

@@ -22,6 +22,7 @@ from transformers.activations import ACT2FN
 
 from asyncgrpo.errors import ConfigError
 from asyncgrpo.training.delta_rule import TokenStates, tree_delta_rule
+from asyncgrpo.training.gather_states import gather_states
 from asyncgrpo.training.row_recurrence import RowRecurrence
 
 LAYER_TYPE: Final = "linear_attention"  # transformers' name, which other recurrent layers share
@@ -94,7 +95,7 @@ def _convolve(module: Any, mixed_NC: Tensor, row_recurrence: RowRecurrence) -> T
     convolution: nn.Conv1d = module.conv1d
     halo = row_recurrence.convolution(convolution.kernel_size[0])
     with_zero = functional.pad(mixed_NC, (0, 0, 1, 0))
-    spread_1CP = with_zero.index_select(0, halo.index_P).T.unsqueeze(0)
+    spread_1CP = gather_states(with_zero, halo.index_P).T.unsqueeze(0)
     convolved_1CP = functional.conv1d(
         spread_1CP, convolution.weight, convolution.bias, groups=convolution.groups
     )

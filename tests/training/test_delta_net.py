@@ -11,14 +11,15 @@ from peft import LoraConfig, get_peft_model
 from transformers import (
     AutoModelForCausalLM,
     GraniteMoeHybridConfig,
+    MiniMaxConfig,
     OlmoHybridConfig,
     PretrainedConfig,
     PreTrainedModel,
     Qwen3_5Config,
     Qwen3_5ForConditionalGeneration,
+    Qwen3_5MoeTextConfig,
     Qwen3_5TextConfig,
     Qwen3NextConfig,
-    RecurrentGemmaConfig,
 )
 
 from asyncgrpo.errors import ConfigError
@@ -49,9 +50,18 @@ VISION: dict[str, Any] = {
     "out_hidden_size": 32,
     "num_position_embeddings": 16,
 }
+EXPERTS: dict[str, Any] = {
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "shared_expert_intermediate_size": 16,
+    "router_aux_loss_coef": 0.0,
+}
 CONFIGS: dict[str, PretrainedConfig] = {
-    "qwen3_next": Qwen3NextConfig(**HYBRID, num_experts=0, router_aux_loss_coef=0.0),
+    "qwen3_next": Qwen3NextConfig(**HYBRID, **EXPERTS | {"num_experts": 0}),
+    "qwen3_next, experts": Qwen3NextConfig(**HYBRID, **EXPERTS),
     "qwen3_5": Qwen3_5TextConfig(**HYBRID),
+    "qwen3_5, experts": Qwen3_5MoeTextConfig(**HYBRID, **EXPERTS),
     "qwen3_5, tied, wide convolution, one key head each": Qwen3_5TextConfig(
         **HYBRID | {"linear_num_key_heads": 4},
         tie_word_embeddings=True,
@@ -234,24 +244,24 @@ def test_the_text_of_a_vision_language_model_is_scored_alike():
     )
 
 
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        (
-            OlmoHybridConfig(**TINY, layer_types=["linear_attention"] * 2 + ["full_attention"]),
-            "OlmoHybridForCausalLM has layers of type linear_attention; .* Gated DeltaNet of qwen",
-        ),
-        (
-            GraniteMoeHybridConfig(**TINY, mamba_n_heads=4, mamba_expand=1, num_local_experts=0),
-            "GraniteMoeHybridForCausalLM has layers of type linear_attention",
-        ),
-        (
-            RecurrentGemmaConfig(**TINY, lru_width=32),
-            "RecurrentGemmaForCausalLM has recurrent layers that packed rows do not support",
-        ),
-    ],
-    ids=["olmo_hybrid", "granite hybrid", "recurrent gemma"],
-)
-def test_other_recurrent_layers_are_refused_by_name(config: PretrainedConfig, message: str):
+NAMED_REFUSALS: dict[str, tuple[PretrainedConfig, str]] = {
+    "olmo_hybrid": (
+        OlmoHybridConfig(**TINY, layer_types=["linear_attention"] * 2 + ["full_attention"]),
+        "OlmoHybridForCausalLM has recurrent layers, .* only the Gated DeltaNet of qwen3_5_moe_text",
+    ),
+    "granite hybrid": (
+        GraniteMoeHybridConfig(**TINY, mamba_n_heads=4, mamba_expand=1, num_local_experts=0),
+        "GraniteMoeHybridForCausalLM has recurrent layers",
+    ),
+    "minimax": (
+        MiniMaxConfig(**TINY, head_dim=16, num_local_experts=2),
+        "MiniMaxForCausalLM has layers of type linear_attention; .* full_attention",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NAMED_REFUSALS)
+def test_other_recurrent_layers_are_refused_by_name(case: str):
+    config, message = NAMED_REFUSALS[case]
     with pytest.raises(ConfigError, match=message):
         PolicyModel(AutoModelForCausalLM.from_config(config))
