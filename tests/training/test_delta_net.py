@@ -247,7 +247,7 @@ def test_the_text_of_a_vision_language_model_is_scored_alike():
 NAMED_REFUSALS: dict[str, tuple[PretrainedConfig, str]] = {
     "olmo_hybrid": (
         OlmoHybridConfig(**TINY, layer_types=["linear_attention"] * 2 + ["full_attention"]),
-        "OlmoHybridForCausalLM has recurrent layers, .* only the Gated DeltaNet of qwen3_5_moe_text",
+        "OlmoHybridForCausalLM has recurrent layers, .* only the Gated DeltaNet of qwen3_5",
     ),
     "granite hybrid": (
         GraniteMoeHybridConfig(**TINY, mamba_n_heads=4, mamba_expand=1, num_local_experts=0),
