@@ -7,6 +7,7 @@ the adapter, and in a checkpoint with other modalities all but the text model.
 """
 
 import logging
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -16,8 +17,15 @@ from peft import LoraConfig, PeftModel, get_peft_model, set_peft_model_state_dic
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoTokenizer,
+    PreTrainedModel,
+)
 from transformers import PreTrainedTokenizerBase as Tokenizer
+from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
 from asyncgrpo.config import Config
 from asyncgrpo.config.model import ModelConfig, PeftConfig
@@ -116,7 +124,7 @@ def _load_base(config: Config, source: str, checkpoint: Path | None) -> PreTrain
     if source == model.name_or_path:
         options["revision"] = model.revision
     try:
-        return AutoModelForCausalLM.from_pretrained(source, **options)
+        return _auto_class(source, options).from_pretrained(source, **options)
     except Exception as error:  # whatever a model class raises while it loads is told the same way
         if checkpoint is not None and source != model.name_or_path:
             raise CheckpointError(
@@ -129,17 +137,40 @@ def _load_base(config: Config, source: str, checkpoint: Path | None) -> PreTrain
         ) from error
 
 
+def _auto_class(source: str, options: dict[str, Any]) -> Any:
+    """A checkpoint with images loads whole, so that it is saved and served as what it is."""
+    known = {name: options[name] for name in ("revision", "trust_remote_code") if name in options}
+    config = AutoConfig.from_pretrained(source, **known)
+    has_images = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    return AutoModelForImageTextToText if has_images else AutoModelForCausalLM
+
+
+def _text_parameters(base: PreTrainedModel) -> set[nn.Parameter]:
+    """The parameters of the text model and of its head."""
+    head = base.get_output_embeddings()
+    return {*base.get_decoder().parameters(), *(() if head is None else head.parameters())}
+
+
 def _freeze_all_but_text(base: PreTrainedModel) -> None:
     """Vision towers and the like stay as they are: they are neither optimised nor synced."""
-    text = set(base.get_decoder().parameters())
-    head = base.get_output_embeddings()
-    if head is not None:
-        text |= set(head.parameters())
-    frozen = [name for name, p in base.named_parameters() if p not in text]
-    for name in frozen:
-        base.get_parameter(name).requires_grad = False
+    text = _text_parameters(base)
+    frozen = [parameter for parameter in base.parameters() if parameter not in text]
+    for parameter in frozen:
+        parameter.requires_grad = False
     if frozen:
         logger.info("%d parameters outside the text model are frozen", len(frozen))
+
+
+def _outside_text(base: PreTrainedModel) -> str | None:
+    """A pattern for the modules inside the outermost ones without text; None where all is text."""
+    text = _text_parameters(base)
+    outermost: list[str] = []
+    for name, module in base.named_modules():
+        inside = any(name.startswith(f"{outer}.") for outer in outermost)
+        own = set(module.parameters())
+        if own and not inside and text.isdisjoint(own):
+            outermost.append(name)
+    return "|".join(rf"{re.escape(name)}(\..*)?" for name in outermost) or None
 
 
 def _with_adapter(
@@ -148,7 +179,7 @@ def _with_adapter(
     _refuse_head(peft)
     _refuse_tied_copy(base, peft, merged=merged)
     try:
-        model = get_peft_model(base, lora_config(peft))
+        model = get_peft_model(base, lora_config(peft, _outside_text(base)))
     except ValueError as error:
         raise ConfigError(
             f"model.peft.target_modules: {_first_line(error)}; expected names of modules of "
@@ -200,14 +231,20 @@ def _refuse_tied_copy(base: PreTrainedModel, peft: PeftConfig, *, merged: bool) 
             )
 
 
-def lora_config(peft: PeftConfig) -> LoraConfig:
-    """The adapter's configuration in peft's own form."""
+def lora_config(peft: PeftConfig, outside: str | None = None) -> LoraConfig:
+    """The adapter's configuration in peft's own form.
+
+    Args:
+        peft: as configured.
+        outside: pattern of modules that get no adapter whatever `peft` says.
+    """
     targets = peft.target_modules
     return LoraConfig(
         task_type="CAUSAL_LM",
         r=peft.r,
         lora_alpha=peft.lora_alpha,
         target_modules=targets if isinstance(targets, str) else list(targets),
+        exclude_modules=outside,
         lora_dropout=peft.lora_dropout,
         use_rslora=peft.use_rslora,
         modules_to_save=list(peft.modules_to_save) or None,
