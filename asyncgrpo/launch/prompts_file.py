@@ -1,13 +1,14 @@
 """A look at the prompts before anything starts: what the worker would refuse is told at once.
 
-    data.path = x.jsonl --read--> rows --the worker's own check--> the problem, if there is one
+    data.path = x.jsonl --read--> rows --the worker's own check--> Look: the problem, the columns
 
-Hub ids, folders, other formats, splits and large files are left to the worker: reading them takes
-longer than it saves.
+Read are small files of json, jsonl, csv and parquet; of a slice of one, only the columns count.
+Hub ids, folders and large files are left to the worker: reading them takes longer than it saves.
 """
 
+import csv
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -33,28 +34,78 @@ class Rows:
         return dict.fromkeys(self.column_names) | self.rows[row_index]
 
 
-def problem(source: DataSource, *, environment_prompts: bool = False) -> str | None:
-    """What is wrong with the prompts, as far as a look at the file tells."""
+@dataclass(frozen=True)
+class Look:
+    """What a look at the file told; nothing where it was not read."""
+
+    problem: str | None = None
+    reward_columns: tuple[str, ...] | None = None
+
+
+def look(source: DataSource, *, environment_prompts: bool = False) -> Look:
+    """What is wrong with the prompts, and which columns rewards would get."""
     file = Path(source.path or "")
-    if file.suffix != ".jsonl" or source.split != DEFAULT_SPLIT or not file.is_file():
-        return None
-    if file.stat().st_size > LARGEST_BYTES:
-        return None
+    if file.suffix not in READERS or not file.is_file() or file.stat().st_size > LARGEST_BYTES:
+        return Look()
     try:
-        Prompts(_read(file), source, environment_prompts=environment_prompts)
+        rows = READERS[file.suffix](file)
+        if source.split != DEFAULT_SPLIT:
+            names = (name for name in rows.column_names if name != source.prompt_column)
+            return Look(reward_columns=tuple(names))
+        prompts = Prompts(rows, source, environment_prompts=environment_prompts)
     except DataError as error:
         said = str(error)
-        return said if said.startswith("data.") else f"data.path `{file}`: {said}"
+        return Look(said if said.startswith("data.") else f"data.path `{file}`: {said}")
     except OSError as error:
-        return f"data.path `{file}` cannot be read: {error.strerror}"
-    return None
+        return Look(f"data.path `{file}` cannot be read: {error.strerror or error}")
+    return Look(reward_columns=tuple(prompts.column_names))
 
 
-def _read(file: Path) -> Rows:
+def _read_lines(file: Path) -> Rows:
     rows: list[dict[str, Any]] = []
     for number, line in enumerate(file.read_bytes().splitlines(), start=1):
         if line.strip():
             rows.append(_row(line, f"data.path `{file}`, line {number}"))
+    return _table(rows)
+
+
+def _read_json(file: Path) -> Rows:
+    """One list of rows; or a row a line, which the worker reads as well."""
+    try:
+        value: object = json.loads(file.read_bytes())
+    except ValueError:
+        return _read_lines(file)
+    entries = cast("list[object]", value) if isinstance(value, list) else [value]
+    return _table([_columns(row, f"data.path `{file}`, row {i}") for i, row in enumerate(entries)])
+
+
+def _read_csv(file: Path) -> Rows:
+    """Every value a text: enough to know the columns, and to fill a template."""
+    with file.open(newline="", encoding="utf-8-sig", errors="replace") as lines:
+        reader = csv.DictReader(lines)
+        return Rows(list(reader), list(reader.fieldnames or ()))
+
+
+def _read_parquet(file: Path) -> Rows:
+    import pyarrow as pa  # slow to import
+    from pyarrow import parquet
+
+    try:
+        table = parquet.read_table(file)
+    except pa.ArrowInvalid as error:
+        raise DataError(f"data.path `{file}` cannot be read: {error}") from error
+    return Rows(table.to_pylist(), list(table.column_names))
+
+
+READERS: dict[str, Callable[[Path], Rows]] = {
+    ".jsonl": _read_lines,
+    ".json": _read_json,
+    ".csv": _read_csv,
+    ".parquet": _read_parquet,
+}
+
+
+def _table(rows: list[dict[str, Any]]) -> Rows:
     return Rows(rows, list(dict.fromkeys(name for row in rows for name in row)))
 
 
@@ -63,6 +114,10 @@ def _row(line: bytes, where: str) -> dict[str, Any]:
         value: object = json.loads(line)
     except ValueError as error:
         raise DataError(f"{where}: not valid JSON: {error}") from None
+    return _columns(value, where)
+
+
+def _columns(value: object, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise DataError(f"{where}: got {type(value).__name__}, expected an object of columns")
     return cast("dict[str, Any]", value)

@@ -15,15 +15,17 @@ import asyncio
 import inspect
 import math
 import numbers
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 from jaxtyping import Float64
 
+from asyncgrpo import rewards
 from asyncgrpo.config import RewardSource
 from asyncgrpo.errors import ConfigError, HookError
+from asyncgrpo.rewards.needs import needed
 from asyncgrpo.rollout.group import RolloutGroup
 from asyncgrpo.rollout.imports import load_object
 from asyncgrpo.rollout.threads import in_daemon_thread, is_async, on_hook_loop
@@ -48,25 +50,36 @@ class RewardFunction:
         self.weight = source.weight
         self._timeout_s = source.timeout_s
         self._kwargs = dict(source.kwargs)
+        self._is_built_in = source.path.rpartition(":")[0] == rewards.__name__
         self._function = function
         self._is_async = is_async(function)
         self._parameters = inspect.signature(function).parameters
 
     def check_columns(self, column_names: Iterable[str]) -> None:
         """Raise a `HookError` if the function needs a keyword that nothing gives it."""
-        given = STANDARD_KEYWORDS | set(column_names) | self._kwargs.keys()
-        for name, parameter in self._parameters.items():
-            if parameter.default is not parameter.empty or parameter.kind in {
-                parameter.VAR_KEYWORD,
-                parameter.VAR_POSITIONAL,
-            }:
-                continue
-            if name not in given:
-                columns = ", ".join(f"`{column}`" for column in sorted(column_names)) or "none"
-                raise HookError(
-                    f"reward `{self.name}` needs `{name}`, which is neither a column of the "
-                    f"dataset ({columns}) nor in its kwargs"
-                )
+        columns = list(column_names)
+        missing = missing_keyword(
+            [name for name, parameter in self._parameters.items() if _is_required(parameter)],
+            needed(self._function, self._kwargs),
+            columns,
+            self._kwargs,
+        )
+        if missing is not None:
+            raise HookError(f"reward `{self.name}` {missing}")
+
+    def check_kwargs(self) -> None:
+        """Raise a `HookError` if a built-in function has no such option.
+
+        A function of the user's may take any keyword in its `**kwargs`, and so is not judged.
+        """
+        options = {n for n, p in self._parameters.items() if p.kind is not p.VAR_KEYWORD}
+        unknown = sorted(self._kwargs.keys() - options)
+        if self._is_built_in and unknown:
+            known = ", ".join(sorted(options - STANDARD_KEYWORDS))
+            raise HookError(
+                f"reward `{self.name}`: kwargs has `{unknown[0]}`, which it does not take; "
+                f"expected {known}"
+            )
 
     async def score(self, group: RolloutGroup) -> Float64[np.ndarray, "G"]:
         """The function's reward of each rollout; NaN where it gave None.
@@ -121,6 +134,35 @@ class RewardFunction:
         raise HookError(f"reward `{self.name}` returned {entry!r:.80} as a reward; {expected}")
 
 
+def missing_keyword(
+    required: Iterable[str],
+    one_of: Sequence[str],
+    column_names: Sequence[str],
+    kwargs: Mapping[str, Any],
+) -> str | None:
+    """What a function needs and nothing gives it, in words; None where there is all.
+
+    `required` are its parameters without default, `one_of` columns of which it needs one.
+    """
+    given = STANDARD_KEYWORDS | set(column_names) | kwargs.keys()
+    columns = ", ".join(f"`{column}`" for column in sorted(column_names)) or "none"
+    for name in required:
+        if name not in given:
+            return (
+                f"needs `{name}`, which is neither a column of the dataset ({columns}) nor in "
+                "its kwargs"
+            )
+    if one_of and not given & set(one_of):
+        wanted = " or ".join(f"`{name}`" for name in one_of)
+        return f"needs a column {wanted}; the dataset has {columns}"
+    return None
+
+
+def _is_required(parameter: inspect.Parameter) -> bool:
+    variable = {parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL}
+    return parameter.default is parameter.empty and parameter.kind not in variable
+
+
 def load_rewards(
     sources: Sequence[RewardSource], column_names: Iterable[str]
 ) -> tuple[RewardFunction, ...]:
@@ -144,6 +186,7 @@ def load_rewards(
                 "this one a `name` of its own"
             )
         reward = RewardFunction(source, function)
+        reward.check_kwargs()
         reward.check_columns(columns)
         functions.append(reward)
     return tuple(functions)

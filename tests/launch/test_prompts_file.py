@@ -7,6 +7,7 @@ import pytest
 
 from asyncgrpo.config.data import DataSource
 from asyncgrpo.launch import prompts_file
+from asyncgrpo.launch.prompts_file import Look
 
 CONVERSATION = [{"role": "user", "content": "What is 1 + 1?"}]
 
@@ -14,7 +15,7 @@ CONVERSATION = [{"role": "user", "content": "What is 1 + 1?"}]
 def told(folder: Path, *rows: object, name: str = "rows.jsonl", **keys) -> str | None:
     file = folder / name
     file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    return prompts_file.problem(DataSource(path=str(file), **keys))
+    return prompts_file.look(DataSource(path=str(file), **keys)).problem
 
 
 def test_conversations_and_templates_pass(tmp_path: Path):
@@ -41,7 +42,7 @@ def test_what_the_worker_would_refuse_is_told(tmp_path: Path, row, keys: dict, e
 def test_a_line_that_is_not_json_is_named(tmp_path: Path):
     file = tmp_path / "rows.jsonl"
     file.write_text('{"prompt": []}\n\n{"prompt": [}\n')
-    found = prompts_file.problem(DataSource(path=str(file)))
+    found = prompts_file.look(DataSource(path=str(file))).problem
     assert f"`{file}`, line 3: not valid JSON" in str(found)
 
 
@@ -50,9 +51,41 @@ def test_no_rows_are_no_prompts(tmp_path: Path):
 
 
 def test_what_takes_long_to_read_is_left_to_the_worker(tmp_path: Path, monkeypatch):
-    assert prompts_file.problem(DataSource(path="org/data")) is None
-    assert prompts_file.problem(DataSource()) is None
+    assert prompts_file.look(DataSource(path="org/data")) == Look()
+    assert prompts_file.look(DataSource()) == Look()
     assert told(tmp_path, {"question": "?"}, split="train[:1]") is None
-    assert told(tmp_path, {"question": "?"}, name="rows.json") is None
+    assert told(tmp_path, {"question": "?"}, name="rows.txt") is None
     monkeypatch.setattr(prompts_file, "LARGEST_BYTES", 3)
     assert told(tmp_path, {"question": "?"}) is None
+
+
+def test_the_columns_of_each_format_are_those_that_the_worker_gives_rewards(tmp_path: Path):
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    rows = [{"prompt": CONVERSATION, "answer": "2"}, {"prompt": CONVERSATION, "answer": "3"}]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (tmp_path / "a.json").write_text(json.dumps(rows))
+    (tmp_path / "lines.json").write_text("\n".join(map(json.dumps, rows)))
+    parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    for name in ("a.jsonl", "a.json", "lines.json", "a.parquet"):
+        looked = prompts_file.look(DataSource(path=str(tmp_path / name)))
+        assert looked == Look(reward_columns=("answer",)), name
+        sliced = prompts_file.look(DataSource(path=str(tmp_path / name), split="train[:1]"))
+        assert sliced == Look(reward_columns=("answer",)), name
+
+
+def test_a_csv_is_looked_at_through_its_template(tmp_path: Path):
+    file = tmp_path / "a.csv"
+    file.write_text("question,answer\n1 + 1,2\n")
+    source = DataSource(path=str(file), prompt_template="{question}")
+    assert prompts_file.look(source) == Look(reward_columns=("question", "answer"))
+    wrong = prompts_file.look(DataSource(path=str(file), prompt_template="{text}"))
+    assert "names the column `text`" in str(wrong.problem)
+    assert "has no column `prompt`" in str(prompts_file.look(DataSource(path=str(file))).problem)
+
+
+def test_a_damaged_parquet_file_is_named(tmp_path: Path):
+    file = tmp_path / "a.parquet"
+    file.write_bytes(b"PAR1 not quite")
+    assert f"`{file}` cannot be read" in str(prompts_file.look(DataSource(path=str(file))).problem)

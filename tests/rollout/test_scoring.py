@@ -217,3 +217,19 @@ def test_the_built_in_rewards_load_and_say_what_they_need():
     assert [f.name for f in load_rewards(sources, ["solution"])] == paths
     with pytest.raises(HookError, match="`gsm8k_reward` needs `answer`"):
         load_rewards([RewardSource(path="asyncgrpo.rewards:gsm8k_reward")], ["question"])
+    with pytest.raises(HookError, match="needs a column `solution` or `answer`"):
+        load_rewards([RewardSource(path="asyncgrpo.rewards:accuracy_reward")], ["question"])
+
+
+def test_a_built_in_reward_refuses_options_it_does_not_have():
+    kwargs = {"max_token": 100}
+    with pytest.raises(HookError, match=r"kwargs has `max_token`.*expected buffer_tokens, max_to"):
+        load_rewards([RewardSource(path="asyncgrpo.rewards:length_reward", kwargs=kwargs)], [])
+
+
+async def test_code_reward_takes_its_options_from_the_recipe():
+    code = "```python\ndef f(x): return x\n```"
+    source = RewardSource(path="asyncgrpo.rewards:code_reward", kwargs={"partial": True})
+    (function,) = load_rewards([source], ["tests"])
+    scored = await function.score(group(code, "no code", tests=["assert f(1) == 1", "1 / 0"]))
+    assert scored.tolist() == [0.5, 0.0]

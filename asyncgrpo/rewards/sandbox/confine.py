@@ -20,14 +20,14 @@ from asyncgrpo.rewards.sandbox.limits import FILE_MB, OPEN_FILES, Limits
 MB = 1 << 20
 
 
-def missing() -> str | None:
+def missing(*, without_landlock: bool) -> str | None:
     """What this machine lacks for running programs confined; None where nothing is."""
     system, machine = os.uname().sysname, os.uname().machine
     if system != "Linux" or machine not in seccomp.ARCHITECTURES:
         return (
             f"code_reward confines programs on Linux (x86_64, aarch64), not on {system} {machine}"
         )
-    if landlock.version() == 0:
+    if landlock.version() == 0 and not without_landlock:
         return (
             "this kernel has no Landlock (Linux 5.13 or later, enabled), which keeps the programs "
             "of code_reward from reading the machine's files. Use another machine; or set "

@@ -105,8 +105,8 @@ class Sandbox:
 
 class _Launcher:
     def __init__(self, *, without_landlock: bool) -> None:
-        lacking = missing()
-        if lacking is not None and not without_landlock:
+        lacking = missing(without_landlock=without_landlock)
+        if lacking is not None:
             raise HookError(lacking)
         self._root = tempfile.mkdtemp(prefix="asyncgrpo-code-")
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
