@@ -7,9 +7,8 @@ A long segment is cut into blocks of at most MAX_QUERIES queries, each with its 
 bounds a bucket's mask and skips most of the causal half nobody reads. Keys further back than a
 sliding window are left out.
 
-Padded work is bounded: shapes are grouped on a grid of ratio GRID in both directions, so a bucket
-holds at most GRID^2 of its segments' scores, plus CALL_SCORES for each bucket merged into
-another: what a call costs anyway.
+Padded work is bounded: sorted by shape, segments join a bucket while its padding stays below
+CALL_SCORES query-key pairs, what one more call costs.
 
 Letters: B segments of a bucket, Q = Lq, P = Lk, N = tokens of the row.
 """
@@ -24,8 +23,7 @@ from jaxtyping import Bool, Int64
 from asyncgrpo.records import Row
 
 MAX_QUERIES = 1024
-GRID = 1.25
-CALL_SCORES = 1 << 15  # query-key pairs that take about as long as one more call
+CALL_SCORES = 1 << 13  # query-key pairs that take as long as one more call, or longer
 MAX_SCORES = 1 << 22  # query-key pairs of a bucket, unless one segment alone has more
 
 
@@ -97,47 +95,20 @@ def _blocks(row: Row) -> _Blocks:
 def _group_by_shape(
     members: np.ndarray, num_queries: np.ndarray, num_keys: np.ndarray
 ) -> Iterator[np.ndarray]:
-    """Split blocks into buckets: by grid cell, small cells merged, large ones split."""
-    if not members.size:
-        return
-    steps = np.stack([_grid_step(num_keys[members]), _grid_step(num_queries[members])])
-    order = np.lexsort((num_queries[members], num_keys[members], steps[1], steps[0]))
-    members, steps = members[order], steps[:, order]
-    cell_starts = np.flatnonzero(np.any(np.diff(steps, axis=1, prepend=-1), axis=0))
-    bucket: np.ndarray = members[:0]
-    for cell in np.split(members, cell_starts[1:]):
-        merged = np.concatenate([bucket, cell])
-        separately = _padded_scores(bucket, num_queries, num_keys) + _padded_scores(
-            cell, num_queries, num_keys
-        )
-        if _padded_scores(merged, num_queries, num_keys) - separately <= CALL_SCORES:
-            bucket = merged
-        else:
-            yield from _split(bucket, num_queries, num_keys)
-            bucket = cell
-    yield from _split(bucket, num_queries, num_keys)
-
-
-def _grid_step(lengths: np.ndarray) -> np.ndarray:
-    return np.ceil(np.log(lengths) / np.log(GRID) - 1e-9).astype(np.int64)
-
-
-def _padded_scores(members: np.ndarray, num_queries: np.ndarray, num_keys: np.ndarray) -> int:
-    if not members.size:
-        return 0
-    return int(members.size * num_queries[members].max() * num_keys[members].max())
-
-
-def _split(
-    members: np.ndarray, num_queries: np.ndarray, num_keys: np.ndarray
-) -> Iterator[np.ndarray]:
-    """Keep a bucket's masks and gathered keys small."""
-    if not members.size:
-        return
-    each = int(num_queries[members].max() * num_keys[members].max())
-    at_once = max(MAX_SCORES // each, 1)
-    for first in range(0, members.size, at_once):
-        yield members[first : first + at_once]
+    """Split blocks into buckets: neighbours by shape, while that costs less than another call."""
+    members = members[np.lexsort((num_queries[members], num_keys[members]))]
+    first = real = longest = 0
+    shapes = zip(num_queries[members].tolist(), num_keys[members].tolist(), strict=True)
+    for at, (queries, keys) in enumerate(shapes):
+        longest_so_far = max(longest, queries)
+        padded = (at + 1 - first) * longest_so_far * keys
+        real += queries * keys
+        if at > first and (padded - real > CALL_SCORES or padded > MAX_SCORES):
+            yield members[first:at]
+            first, real, longest_so_far = at, queries * keys, queries
+        longest = longest_so_far
+    if members.size:
+        yield members[first:]
 
 
 def _bucket(
