@@ -24,7 +24,14 @@ from asyncgrpo.channel.messages import (
     ToWorker,
 )
 from asyncgrpo.config import Config
+from asyncgrpo.errors import UserError
+from asyncgrpo.metrics.sinks import EventLog
 from asyncgrpo.metrics.values import Recorder
+from asyncgrpo.rollout.inputs import Inputs
+from asyncgrpo.rollout.prompts import load_prompts
+from asyncgrpo.rollout.session import count_retry
+from asyncgrpo.rollout.worker import first_user_error, work
+from asyncgrpo.server.client import Retries, ServerClient
 
 EOS = 2
 TEMPLATE = (
@@ -71,6 +78,26 @@ def config(data_path: str, url: str, rewards: Sequence[Any], **sections: dict[st
     for name, leaves in sections.items():
         tree[name] = tree.get(name, {}) | leaves
     return Config.model_validate(tree)
+
+
+async def run(server, cfg, trainer, *, within=30.0, events=None, speaker=None):
+    """A worker's whole life against a fake server; `speaker` is the policy's tokenizer."""
+    has_environments = cfg.rollout.environments is not None
+    prompts = load_prompts(cfg.data, environment_prompts=has_environments)
+    inputs = Inputs(cfg, speaker or tokenizer(), prompts)
+    recorder = Recorder()
+    client = ServerClient(
+        server.url,
+        retries=Retries(attempts=3, first_s=0.01, longest_s=0.05),
+        on_retry=lambda _: count_retry(recorder),
+    )
+    async with client, asyncio.timeout(within):
+        try:
+            log = EventLog(events) if events else None
+            await work(inputs, trainer, client, recorder, events=log)
+        except* UserError as errors:
+            raise first_user_error(errors) from None
+    return trainer
 
 
 class FakeTrainer:

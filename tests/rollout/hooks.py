@@ -59,6 +59,27 @@ def no_keywords(completion_ids, target):
     return [float(ids[0] + t) for ids, t in zip(completion_ids, target, strict=True)]
 
 
+def random_reward(completions, completion_ids, **kwargs):
+    return [i + sum(ids) / 1e6 for i, ids in enumerate(completion_ids)]
+
+
+KEPT = []
+
+
+def keeps_completions(completions, completion_ids, **kwargs):
+    KEPT.extend(zip(completions, completion_ids, strict=True))
+    return [float(i) for i in range(len(completions))]
+
+
+def keeps_prompts(prompts, completions, **kwargs):
+    KEPT.extend(prompts)
+    return [float(i) for i in range(len(completions))]
+
+
+def Counter(completions, **kwargs):
+    return [0.0] * len(completions)
+
+
 NOT_A_FUNCTION = 3
 
 

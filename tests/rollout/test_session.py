@@ -17,20 +17,16 @@ from asyncgrpo.channel.messages import (
     Published,
     Stop,
 )
-from asyncgrpo.errors import ConfigError, HookError, RunError, UserError
-from asyncgrpo.metrics.sinks import EventLog
-from asyncgrpo.metrics.values import Recorder
+from asyncgrpo.errors import ConfigError, HookError, RunError
 from asyncgrpo.rollout import sampler
 from asyncgrpo.rollout.inputs import Inputs
 from asyncgrpo.rollout.prompts import load_prompts
-from asyncgrpo.rollout.session import count_retry
-from asyncgrpo.rollout.worker import first_user_error, work
-from asyncgrpo.server.client import Retries, ServerClient
 from tests.fake_vllm import FakeServer, FakeState
 from tests.rollout.fakes import (
     FakeTrainer,
     config,
     consume_at_once,
+    run,
     tokenizer,
     write_prompts,
 )
@@ -61,23 +57,6 @@ def server():
 @pytest.fixture
 def data_path(tmp_path):
     return write_prompts(tmp_path / "prompts.jsonl", 10)
-
-
-async def run(server, cfg, trainer, *, within=30.0, events=None):
-    inputs = Inputs(cfg, tokenizer(), load_prompts(cfg.data))
-    recorder = Recorder()
-    client = ServerClient(
-        server.url,
-        retries=Retries(attempts=3, first_s=0.01, longest_s=0.05),
-        on_retry=lambda _: count_retry(recorder),
-    )
-    async with client, asyncio.timeout(within):
-        try:
-            log = EventLog(events) if events else None
-            await work(inputs, trainer, client, recorder, events=log)
-        except* UserError as errors:
-            raise first_user_error(errors) from None
-    return trainer
 
 
 async def wait_for(condition, *, within=20.0):

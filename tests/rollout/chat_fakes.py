@@ -1,0 +1,86 @@
+"""A model of 320 tokens that calls tools: its tokenizer, its templates, and how it is made to say.
+
+The tokenizer is that of `tests/assets/sums-model`, so any text can be said; the templates are
+miniatures of the families', with the habits that matter here.
+"""
+
+import json
+from pathlib import Path
+
+from transformers import AutoTokenizer
+
+SUMS_MODEL = Path(__file__).parents[1] / "assets/sums-model"
+EOS = 2
+
+_TOOLS = (
+    "{% if tools %}<|im_start|>system\n<tools>"
+    "{% for tool in tools %}{{ tool | tojson }}{% endfor %}</tools> <tool_call><|im_end|>\n"
+    "{% endif %}"
+)
+_REST = (
+    "{% elif m.role == 'tool' %}"
+    "{% if messages[loop.index0 - 1].role != 'tool' %}<|im_start|>user{% endif %}{{ '\n' }}"
+    "<tool_response>{{ m.content }}</tool_response>"
+    "{% if loop.last or messages[loop.index0 + 1].role != 'tool' %}<|im_end|>\n{% endif %}"
+    "{% else %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endif %}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+KEEPS = _TOOLS + "{% for m in messages %}{% if false %}" + _REST
+"""As Qwen2.5: what was rendered stays."""
+
+QWEN3 = (
+    _TOOLS
+    + "{% set ns = namespace(last_query_index=0) %}"
+    + "{% for m in messages %}{% if m.role == 'user' %}"
+    + "{% set ns.last_query_index = loop.index0 %}{% endif %}{% endfor %}"
+    + "{% for m in messages %}{% if m.role == 'assistant' %}"
+    + "{% set reasoning_content = '' %}{% set content = m.content %}"
+    + "{% if '</think>' in content %}"
+    + "{% set reasoning_content = content.split('</think>')[0].split('<think>')[-1].strip() %}"
+    + "{% set content = content.split('</think>')[-1].lstrip() %}{% endif %}"
+    + "<|im_start|>assistant\n"
+    + "{% if loop.index0 > ns.last_query_index %}"
+    + "{% if loop.last or (not loop.last and reasoning_content) %}"
+    + "<think>\n{{ reasoning_content }}\n</think>\n\n{% endif %}{% endif %}"
+    + "{{ content }}<|im_end|>\n"
+    + _REST
+)
+"""As Qwen3: the last reply gets an empty <think> block, and loses it when it is not the last."""
+
+HIDES_TOOLS = KEEPS.removeprefix(_TOOLS) + "{# <tool_call> #}"
+FORGETS = KEEPS.replace(
+    "{% else %}<|im_start|>{{ m.role }}",
+    "{% elif m.role == 'assistant' and not loop.last %}<|im_start|>assistant\n<|im_end|>\n"
+    "{% else %}<|im_start|>{{ m.role }}",
+)
+"""Drops what earlier replies said; of no known family."""
+HIDES_RESULTS = KEEPS.replace("{{ m.content }}</tool_response>", "</tool_response>")
+
+
+def tokenizer(template=KEEPS):
+    made = AutoTokenizer.from_pretrained(SUMS_MODEL)
+    made.chat_template = template
+    return made
+
+
+_plain = tokenizer()
+
+
+def ids(text: str) -> list[int]:
+    return _plain.encode(text, add_special_tokens=False)
+
+
+def says(text: str, *, ends: bool = True) -> list[int]:
+    """What the server returns where the policy says `text`."""
+    return [*ids(text), EOS] if ends else ids(text)
+
+
+def call(name: str, **arguments: object) -> str:
+    return f'<tool_call>{{"name": "{name}", "arguments": {json.dumps(arguments)}}}</tool_call>'
+
+
+def heard(prompt_ids: list[int]) -> str:
+    """The prompt as text, for a script to answer."""
+    return _plain.decode(prompt_ids)

@@ -1,0 +1,186 @@
+"""Environments of a user's, good and bad, named by import path in tests."""
+
+import asyncio
+import threading
+import time
+
+MADE: list[object] = []
+CALLED_FROM: set[str] = set()
+
+
+class Counter:
+    """Counts to a target."""
+
+    def __init__(self):
+        MADE.append(self)
+        CALLED_FROM.add(threading.current_thread().name)
+        self.episodes = 0
+
+    def reset(self, target, **columns):
+        CALLED_FROM.add(threading.current_thread().name)
+        self.columns = columns
+        self.episodes += 1
+        self.count, self.target = 0, target
+
+    def increment(self, step: int) -> int:
+        """Increase the count.
+
+        Args:
+            step: By how much.
+        """
+        self.count += step
+        return self.count
+
+    def get_reward(self) -> float:
+        CALLED_FROM.add(threading.current_thread().name)
+        return float(self.count == self.target)
+
+    def _not_a_tool(self):
+        pass
+
+
+class AsyncCounter(Counter):
+    """The same, with an asynchronous judge and tool."""
+
+    async def increment(self, step: int) -> int:
+        """Increase the count.
+
+        Args:
+            step: By how much.
+        """
+        await asyncio.sleep(0)
+        self.count += step
+        return self.count
+
+    async def get_reward(self) -> float:
+        await asyncio.sleep(0)
+        return float(self.count == self.target)
+
+
+class Self:
+    """Makes its own prompts, the same ones for a whole group."""
+
+    def reset(self, seed, **columns):
+        self.columns = columns
+        return f"What is {seed % 50}?"
+
+    def look(self) -> str:
+        """Look around."""
+        return "nothing"
+
+    def get_reward(self):
+        return len(MADE) * 0.0 + time.monotonic() % 1
+
+
+class Talker:
+    """Says something after the prompt, and judges nothing."""
+
+    def reset(self):
+        return " Go!"
+
+    def speak(self, word: str) -> str:
+        """Say a word.
+
+        Args:
+            word: The word.
+        """
+        return word
+
+
+class Plain:
+    """Neither says nor judges anything."""
+
+    def reset(self):
+        pass
+
+
+class ConstructorFails:
+    def __init__(self):
+        raise OSError("no sandbox")
+
+    def reset(self):
+        pass
+
+
+class ResetFails:
+    def reset(self, target):
+        raise ConnectionError("the game is gone")
+
+
+class ResetFailsOnOddTargets(Counter):
+    def reset(self, target, **columns):
+        if target % 2:
+            raise ConnectionError("odd")
+        super().reset(target)
+
+
+class ResetHangs:
+    def reset(self, target):
+        time.sleep(3600)
+
+
+class ResetHangsOnOddTargets(Counter):
+    def reset(self, target, **columns):
+        if target % 2:
+            time.sleep(3600)
+        super().reset(target)
+
+
+class ResetReturnsANumber:
+    def reset(self):
+        return 3
+
+
+class RewardFails(Plain):
+    def get_reward(self):
+        raise KeyError("score")
+
+
+class RewardIsText(Plain):
+    def get_reward(self):
+        return "good"
+
+
+class RewardIsInfinite(Plain):
+    def get_reward(self):
+        return float("inf")
+
+
+class ToolHangs(Plain):
+    def wait(self) -> None:
+        """Wait for ever."""
+        time.sleep(3600)
+
+    def get_reward(self):
+        return 1.0
+
+
+class NoReset:
+    def step(self) -> None:
+        """Go on."""
+
+
+class UndescribedTool:
+    def reset(self):
+        pass
+
+    def step(self, direction) -> None:
+        """Go on.
+
+        Args:
+            direction: Where to.
+        """
+
+
+class HasAdd(Plain):
+    def add(self, a: int) -> int:
+        """Add.
+
+        Args:
+            a: What.
+        """
+        return a
+
+
+def not_a_class():
+    return Plain()

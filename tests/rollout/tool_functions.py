@@ -1,0 +1,118 @@
+"""Tools of a user's, good and bad, named by import path in tests."""
+
+import asyncio
+import threading
+import time
+
+THREADS: set[str] = set()
+
+
+def add(a: int, b: int) -> int:
+    """Add two integers.
+
+    Args:
+        a: The first.
+        b: The second.
+    """
+    THREADS.add(threading.current_thread().name)
+    return a + b
+
+
+async def multiply(a: int, b: int) -> int:
+    """Multiply two integers.
+
+    Args:
+        a: The first.
+        b: The second.
+    """
+    THREADS.add(threading.current_thread().name)
+    await asyncio.sleep(0)
+    return a * b
+
+
+def divide(a: int, b: int) -> float:
+    """Divide two integers.
+
+    Args:
+        a: The first.
+        b: The second.
+    """
+    return a / b
+
+
+def describe(city: str) -> dict:
+    """Say what is known of a city.
+
+    Args:
+        city: Its name.
+    """
+    return {"city": city, "people": 7, "known": True}
+
+
+def ends_the_process() -> None:
+    """Try to end the worker."""
+    raise SystemExit(3)
+
+
+def hangs() -> None:
+    """Never return."""
+    time.sleep(3600)
+
+
+async def hangs_async() -> None:
+    """Never return."""
+    await asyncio.sleep(3600)
+
+
+async def blocks_its_loop() -> None:
+    """Keep the loop it runs on from doing anything else for a while."""
+    time.sleep(1)  # noqa: ASYNC251 - as a careless tool does
+
+
+def slow() -> str:
+    """Take a while."""
+    time.sleep(0.3)
+    return "done"
+
+
+def without_hint(a, b: int) -> int:
+    """Add two integers.
+
+    Args:
+        a: The first.
+        b: The second.
+    """
+    return a + b
+
+
+def without_docstring(a: int) -> int:
+    return a
+
+
+def without_description(a: int, b: int) -> int:
+    """Add two integers.
+
+    Args:
+        a: The first.
+    """
+    return a + b
+
+
+def with_keywords(**numbers: int) -> int:
+    """Add integers.
+
+    Args:
+        numbers: What to add.
+    """
+    return sum(numbers.values())
+
+
+def with_an_unknown_type(a: "NoSuchType") -> None:
+    """Do something.
+
+    Args:
+        a: What with.
+    """
+
+
+NOT_A_TOOL = 3
