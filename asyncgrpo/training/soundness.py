@@ -38,6 +38,7 @@ def fault(sample: Sample, rules: SampleRules, version: int) -> str | None:
         _fault_of_lengths(sample)
         or _fault_of_tokens(sample, rules.vocab_size)
         or (_fault_of_top(sample, rules) if rules.num_top else None)
+        or _fault_of_candidates(sample, rules.vocab_size)
     )
 
 
@@ -76,6 +77,34 @@ def _fault_of_top(sample: Sample, rules: SampleRules) -> str | None:
     given = ~np.isneginf(logprobs)
     if np.any(given & ~named) or not _are_logprobs(logprobs[given]):
         return "a top sampler token's logprob is no number <= 0, or is of no token"
+    return None
+
+
+def _fault_of_candidates(sample: Sample, vocab_size: int) -> str | None:
+    ids, counts, n = sample.candidate_ids, sample.candidate_counts, sample.input_ids.size
+    if ids is None and counts is None:
+        return None
+    if ids is None or counts is None or counts.size != n or counts.min() < 0:
+        got = [None if array is None else array.size for array in (ids, counts)]
+        return (
+            f"{got[0]} candidates with {got[1]} counts; expected one of >= 0 for each of {n} tokens"
+        )
+    if int(counts.sum()) != ids.size:
+        return f"{ids.size} candidates, but their counts come to {int(counts.sum())}"
+    if ids.size and (ids.min() < 0 or ids.max() >= vocab_size):
+        return f"a candidate is not in the model's vocabulary of {vocab_size}"
+    return _fault_of_sets(sample, ids, counts)
+
+
+def _fault_of_sets(sample: Sample, ids: np.ndarray, counts: np.ndarray) -> str | None:
+    """What is wrong with the sets themselves, now that ids and counts fit."""
+    n = sample.input_ids.size
+    tokens = np.repeat(np.arange(n), counts)  # of each candidate
+    if np.unique((tokens << 32) + ids).size != ids.size:
+        return "a candidate is named twice for one token"
+    holds_it = np.bincount(tokens[ids == sample.input_ids[tokens]], minlength=n).astype(bool)
+    if np.any(sample.trained.astype(bool) & (counts > 0) & ~holds_it):
+        return "a trained token is not in the candidate set it was drawn from"
     return None
 
 

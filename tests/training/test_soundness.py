@@ -21,6 +21,24 @@ def changed(array: np.ndarray, at: object, value: float) -> np.ndarray:
     return copy
 
 
+COUNTS = np.where(SAMPLE.trained, 2, 0).astype(np.int32)
+DRAWN = np.repeat(SAMPLE.input_ids, COUNTS)  # each trained token twice, then its second made other
+DRAWN[1::2] = (DRAWN[1::2] + 1) % VOCAB
+
+
+def with_sets(ids: np.ndarray | None, counts: np.ndarray | None) -> dict[str, np.ndarray | None]:
+    return {"candidate_ids": ids, "candidate_counts": counts}
+
+
+def test_candidate_sets_that_hold_their_tokens_have_no_fault():
+    drawn = msgspec.structs.replace(SAMPLE, **with_sets(DRAWN, COUNTS))
+    assert fault(drawn, RULES, version=0) is None
+    some = COUNTS.copy()
+    some[FIRST] = 0  # the full vocabulary
+    drawn = msgspec.structs.replace(SAMPLE, **with_sets(DRAWN[2:], some))
+    assert fault(drawn, RULES, version=0) is None
+
+
 def test_a_sound_sample_has_no_fault():
     assert fault(SAMPLE, RULES, version=0) is None
     fewer = msgspec.structs.replace(
@@ -53,6 +71,15 @@ def test_a_sound_sample_has_no_fault():
         ({"top_ids": changed(SAMPLE.top_ids, (FIRST, 0), VOCAB)}, "top sampler token is not in"),
         ({"top_ids": changed(SAMPLE.top_ids, (FIRST, 0), -1)}, "is of no token"),
         ({"top_logprobs": changed(SAMPLE.top_logprobs, (FIRST, 0), np.nan)}, "no number"),
+        (with_sets(DRAWN, None), "with None counts"),
+        (with_sets(None, COUNTS), "None candidates"),
+        (with_sets(DRAWN, COUNTS[:-1]), f"expected one of >= 0 for each of {COUNTS.size}"),
+        (with_sets(DRAWN, changed(COUNTS, FIRST, -2)), "expected one of >= 0"),
+        (with_sets(DRAWN[:-1], COUNTS), "but their counts come to"),
+        (with_sets(changed(DRAWN, 1, VOCAB), COUNTS), "candidate is not in the model's vocabulary"),
+        (with_sets(changed(DRAWN, 1, -1), COUNTS), "candidate is not in the model's vocabulary"),
+        (with_sets(changed(DRAWN, 1, DRAWN[0]), COUNTS), "named twice"),
+        (with_sets(changed(DRAWN, 0, (DRAWN[1] + 1) % VOCAB), COUNTS), "not in the candidate set"),
     ],
 )
 def test_each_fault_is_named(leaves, message: str):
