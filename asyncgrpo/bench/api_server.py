@@ -1,0 +1,186 @@
+"""B14: what top logprobs cost the API server of a real vLLM on CPU, packed and as JSON.
+
+    48 requests side by side, 256 tokens each, K = 0 and 8, through each endpoint in turn
+
+The engine computes in a process of its own, so the CPU time of the API server's process is what
+HTTP, decoding and encoding take; it is a property of vLLM and the endpoint, not of the model. The
+endpoints are interleaved and medians taken, because wall time moves with whatever else runs here.
+"""
+
+import asyncio
+import json
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+from asyncgrpo.bench.figure import Figure
+from asyncgrpo.config import Config, derive, known
+from asyncgrpo.config.facts import local_facts
+from asyncgrpo.errors import ServerError
+from asyncgrpo.launch import machine
+from asyncgrpo.launch.logs import tail
+from asyncgrpo.launch.plan import Machine, plan_servers
+from asyncgrpo.launch.process import Process
+from asyncgrpo.records import SamplingParams, TurnRequest
+from asyncgrpo.server.api import Endpoint
+from asyncgrpo.server.client import ServerClient
+
+MODEL = Path("recipes/demo/base-model")  # 0.8 M parameters: the engine is no excuse
+REQUESTS, PROMPT, TOKENS = 48, 32, 256
+CONTEXT = PROMPT + TOKENS
+REPEATS = 5
+READY_S, GRACE_S = 300.0, 20.0
+K = 8
+MOST_US_PER_TOKEN = 80.0  # of the API server's CPU, packed at K
+LEAST_SPEED = 0.95  # tokens/s at K over tokens/s at 0, packed
+ENDPOINTS = {"packed": Endpoint.PACKED, "generate": Endpoint.GENERATE}
+
+
+@dataclass(frozen=True)
+class Burst:
+    """All requests at once, measured."""
+
+    tokens: int
+    wall_s: float
+    server_cpu_s: float
+    client_cpu_s: float
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.tokens / self.wall_s
+
+
+Bursts = dict[tuple[str, int], list[Burst]]  # by endpoint and K, in order
+
+
+def measure() -> list[Figure]:
+    """CPU of the API server and of the client per token, and tokens/s.
+
+    Raises:
+        ServerError: vLLM does not start.
+    """
+    with tempfile.TemporaryDirectory(prefix="asyncgrpo-bench-") as folder:
+        return figures(asyncio.run(_measure(Path(folder))))
+
+
+def figures(bursts: Bursts) -> list[Figure]:
+    """Medians of the bursts, and the two that have a bar."""
+    found: list[Figure] = []
+    for (how, k), seen in bursts.items():
+        server_us = [1e6 * burst.server_cpu_s / burst.tokens for burst in seen]
+        client_us = [1e6 * burst.client_cpu_s / burst.tokens for burst in seen]
+        bar = MOST_US_PER_TOKEN if (how, k) == ("packed", K) else None
+        found += [
+            _figure(f"{how}, K = {k}: API server CPU per token", server_us, "us", bar),
+            _figure(f"{how}, K = {k}: client CPU per token", client_us, "us"),
+            _figure(f"{how}, K = {k}", [burst.tokens_per_s for burst in seen], "tokens/s"),
+        ]
+    for how in ENDPOINTS:
+        pairs = zip(bursts[how, K], bursts[how, 0], strict=True)
+        shares = [with_top.tokens_per_s / without.tokens_per_s for with_top, without in pairs]
+        share = statistics.median(shares)
+        bar = LEAST_SPEED if how == "packed" else None
+        found.append(Figure("B14", f"{how}: tokens/s at K = {K} over K = 0", share, "", bar))
+    return found
+
+
+def _figure(what: str, values: list[float], unit: str, bar: float | None = None) -> Figure:
+    return Figure("B14", what, statistics.median(values), unit, bar, at_least=False)
+
+
+async def _measure(folder: Path) -> Bursts:
+    config = _configuration(_endless_model(folder))
+    port = int(known(config.server.port))
+    cores = Machine(sys.executable, machine.cpu_cores(), (port,), environ=dict(os.environ))
+    (spec,) = plan_servers(config, cores)
+    process = await Process.start(spec, folder / "server.log", grace_s=GRACE_S)
+    try:
+        async with ServerClient(f"http://127.0.0.1:{port}") as client:
+            await client.wait_ready(READY_S, lambda _: _check_alive(process))
+            return await _bursts(client, _api_server(process), config.model.name_or_path)
+    finally:
+        await process.stop()
+
+
+async def _bursts(client: ServerClient, server: psutil.Process, model: str) -> Bursts:
+    bursts: Bursts = defaultdict(list)
+    for repeat in range(REPEATS + 1):
+        for k in (0, K):
+            for how, endpoint in ENDPOINTS.items():
+                burst = await _burst(client, server, endpoint, _requests(model, k, repeat))
+                if repeat:  # the first of each warms the server up
+                    bursts[how, k].append(burst)
+    return bursts
+
+
+async def _burst(
+    client: ServerClient, server: psutil.Process, endpoint: Endpoint, requests: list[TurnRequest]
+) -> Burst:
+    server_s, client_s, start = _cpu_s(server), time.process_time(), time.monotonic()
+    turns = await asyncio.gather(*(client.generate_once(one, endpoint) for one in requests))
+    return Burst(
+        tokens=sum(turn.output_ids.size for turn in turns),
+        wall_s=time.monotonic() - start,
+        server_cpu_s=_cpu_s(server) - server_s,
+        client_cpu_s=time.process_time() - client_s,
+    )
+
+
+def _requests(model: str, k: int, repeat: int) -> list[TurnRequest]:
+    """Prompts that differ, so that no cache serves one for another; the same in every burst."""
+    prompts = np.random.default_rng(repeat).integers(5, 60, (REQUESTS, PROMPT)).astype(np.int32)
+    sampling = SamplingParams(num_logprobs=k)
+    return [TurnRequest(model, ids, TOKENS, seed, sampling) for seed, ids in enumerate(prompts)]
+
+
+def _configuration(model: Path) -> Config:
+    config = Config.model_validate(
+        {
+            "model": {"name_or_path": str(model)},
+            "server": {
+                "max_model_len": CONTEXT,
+                "devices": (),
+                "port": machine.free_port("127.0.0.1"),
+            },
+            "run": {"name": "bench", "dir": str(model.parent)},
+        }
+    )
+    return derive(config, local_facts(config, cuda_count=0, recipe_name="bench")).config
+
+
+def _endless_model(folder: Path) -> Path:
+    """The model, with no token that ends a turn and with room for a prompt and its answer."""
+    model = folder / "model"
+    shutil.copytree(MODEL, model, ignore=shutil.ignore_patterns("generation_config.json"))
+    _rewrite(model / "config.json", eos_token_id=None, max_position_embeddings=CONTEXT)
+    _rewrite(model / "tokenizer_config.json", eos_token=None, model_max_length=CONTEXT)
+    return model
+
+
+def _rewrite(path: Path, **values: object) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def _api_server(process: Process) -> psutil.Process:
+    """The process that serves HTTP, below the guard; the engine's is below it in turn."""
+    return psutil.Process(process.pid).children()[0]
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return times.user + times.system
+
+
+def _check_alive(process: Process) -> None:
+    if not process.running:
+        said = "\n".join(tail(process.log)[-20:])
+        raise ServerError(f"vLLM does not start, so B14 cannot be measured:\n{said}")
