@@ -4,8 +4,10 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
+WHERE_VLLM_IS = "import importlib.util as u; print(u.find_spec('vllm').origin)"
 NVIDIA_PROC = Path("/proc/driver/nvidia/gpus")
 QUERY_S = 20.0  # nvidia-smi takes seconds where the driver has to start
 
@@ -25,6 +27,25 @@ def cuda_count() -> int:
     if NVIDIA_PROC.is_dir():
         return len(list(NVIDIA_PROC.iterdir()))
     return _listed_by_nvidia_smi()
+
+
+def vllm_knows(python: str | None, field: str) -> bool:
+    """Whether the vLLM of an interpreter (None = this one) has `field` in its model configuration.
+
+    Its source is read: to import it takes many seconds.
+    """
+    try:
+        found = subprocess.run(
+            [python or sys.executable, "-c", WHERE_VLLM_IS],
+            capture_output=True,
+            text=True,
+            timeout=QUERY_S,
+            check=True,
+        )
+        source = Path(found.stdout.strip()).parent / "config" / "model.py"
+        return f"    {field}:" in source.read_text()
+    except (OSError, subprocess.SubprocessError):
+        return False
 
 
 def free_port(host: str) -> int:

@@ -30,6 +30,7 @@ class Machine:
     ports: tuple[int, ...]  # free ones, one per server to launch; none with running servers
     environ: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)  # inherited
     kv_bytes_per_token: int | None = None  # of the model; None = not known
+    can_list_masks: bool = False  # the servers' vLLM knows --return-sampling-mask
 
 
 def plan_servers(config: Config, machine: Machine) -> tuple[ProcessSpec, ...]:
@@ -66,6 +67,7 @@ def _server(config: Config, machine: Machine, index: int, port: int) -> ProcessS
         device_kind(config),
         machine.environ,
         kv_bytes_per_token=machine.kv_bytes_per_token,
+        can_list_masks=machine.can_list_masks,
     )
     return ProcessSpec(
         name,

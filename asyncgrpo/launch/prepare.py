@@ -12,6 +12,8 @@ from asyncgrpo.config.facts import kv_bytes_per_token
 from asyncgrpo.launch import machine, preflight
 from asyncgrpo.launch.plan import Machine, server_urls
 
+MASK_FIELD = "return_sampling_mask"  # of vLLM's model configuration, from 0.28 on
+
 
 @dataclass(frozen=True)
 class Prepared:
@@ -60,6 +62,7 @@ def prepare(recipe: LoadedRecipe, *, starts: bool = True) -> Prepared:
             ports,
             environ=dict(os.environ),
             kv_bytes_per_token=kv_bytes_per_token(config),
+            can_list_masks=bool(ports) and machine.vllm_knows(config.server.python, MASK_FIELD),
         ),
     )
     if starts:

@@ -61,11 +61,13 @@ def server_command(
     environ: Mapping[str, str] = os.environ,
     *,
     kv_bytes_per_token: int | None = None,
+    can_list_masks: bool = False,
 ) -> ProcessCommand:
     """The command that starts vLLM for `config` on `port`; `device_kind` is cpu or cuda.
 
     The API key is looked up in `environ` and handed on as a variable: argv is for all to see.
     `kv_bytes_per_token` is the model's, where it is known: it sizes the KV cache on CPU.
+    `can_list_masks` says that its vLLM knows --return-sampling-mask.
 
     Raises:
         ConfigError: the variable that `server.api_key_env` names is not set.
@@ -73,6 +75,8 @@ def server_command(
     flags = _flags(config, port) | _sync_flags(config)
     if device_kind == "cpu":
         flags |= _cpu_flags(config)
+    elif can_list_masks:
+        flags |= _mask_flags(config)
     for name, value in config.server.extra_args.items():
         flags[_flag_name(name)] = value
     argv = [config.server.python or sys.executable, "-m", MODULE]
@@ -150,6 +154,15 @@ def _sync_flags(config: Config) -> dict[str, Any]:
             "max-cpu-loras": max_loras(config),
         }
     return {"weight-transfer-config": {"backend": FOLDER_BACKEND}}
+
+
+def _mask_flags(config: Config) -> dict[str, Any]:
+    """Have the server list what each token was drawn from, where logprobs would be a burden.
+
+    It needs model runner V2, so no CPU. Up to vLLM's own limit on logprobs the top ones tell the
+    same set, and of any server.
+    """
+    return {"return-sampling-mask": True if config.rollout.top_k > DEFAULT_MAX_LOGPROBS else None}
 
 
 def _cpu_flags(config: Config) -> dict[str, Any]:

@@ -125,6 +125,29 @@ def test_as_many_logprobs_as_top_k_are_allowed(make_config):
     assert given["--max-logprobs"] == "64"
 
 
+@pytest.mark.parametrize(
+    ("top_k", "device_kind", "knows", "asked"),
+    [
+        (64, "cuda", True, True),
+        (20, "cuda", True, False),  # 20 logprobs tell the same set
+        (64, "cuda", False, False),
+        (64, "cpu", True, False),  # needs model runner V2
+        (0, "cuda", True, False),
+    ],
+)
+def test_a_mask_is_asked_for_where_logprobs_would_be_a_burden(
+    make_config, top_k, device_kind, knows, asked
+):
+    config = make_config(f"rollout.top_k={top_k}")
+    command = server_command(config, 1, device_kind, {}, can_list_masks=knows)
+    assert ("--return-sampling-mask" in command.argv) is asked
+    dropped = make_config(
+        f"rollout.top_k={top_k}", "server.extra_args={return-sampling-mask: null}"
+    )
+    command = server_command(dropped, 1, device_kind, {}, can_list_masks=knows)
+    assert "--return-sampling-mask" not in command.argv
+
+
 def test_extra_args_replace_drop_and_add(make_config):
     config = make_config(
         "server.extra_args={max_num_seqs: 32, enforce-eager: null, --enable-prefix-caching: false, "
