@@ -3,8 +3,9 @@
     48 requests side by side, 256 tokens each, K = 0 and 8, through each endpoint in turn
 
 The engine computes in a process of its own, so the CPU time of the API server's process is what
-HTTP, decoding and encoding take; it is a property of vLLM and the endpoint, not of the model. The
-endpoints are interleaved and medians taken, because wall time moves with whatever else runs here.
+HTTP, decoding and encoding take; it is a property of vLLM and the endpoint, not of the model. Wall
+time moves with whatever else runs here, by tens of percent: speeds at K = 0 and 8 are compared in
+pairs of neighbours whose order alternates, and the median of the pairs counts.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ import time
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import psutil
@@ -37,7 +39,7 @@ from asyncgrpo.server.client import ServerClient
 MODEL = Path("recipes/demo/base-model")  # 0.8 M parameters: the engine is no excuse
 REQUESTS, PROMPT, TOKENS = 48, 32, 256
 CONTEXT = PROMPT + TOKENS
-REPEATS = 5
+REPEATS = 8
 READY_S, GRACE_S = 300.0, 20.0
 K = 8
 MOST_US_PER_TOKEN = 80.0  # of the API server's CPU, packed at K
@@ -52,6 +54,7 @@ class Burst:
     tokens: int
     wall_s: float
     server_cpu_s: float
+    engine_cpu_s: float
     client_cpu_s: float
 
     @property
@@ -76,14 +79,19 @@ def figures(bursts: Bursts) -> list[Figure]:
     """Medians of the bursts, and the two that have a bar."""
     found: list[Figure] = []
     for (how, k), seen in bursts.items():
-        server_us = [1e6 * burst.server_cpu_s / burst.tokens for burst in seen]
-        client_us = [1e6 * burst.client_cpu_s / burst.tokens for burst in seen]
-        bar = MOST_US_PER_TOKEN if (how, k) == ("packed", K) else None
-        found += [
-            _figure(f"{how}, K = {k}: API server CPU per token", server_us, "us", bar),
-            _figure(f"{how}, K = {k}: client CPU per token", client_us, "us"),
-            _figure(f"{how}, K = {k}", [burst.tokens_per_s for burst in seen], "tokens/s"),
-        ]
+        per_token = {
+            "API server": [burst.server_cpu_s / burst.tokens for burst in seen],
+            "engine": [burst.engine_cpu_s / burst.tokens for burst in seen],
+            "client": [burst.client_cpu_s / burst.tokens for burst in seen],
+        }
+        for process, seconds in per_token.items():
+            judged = (how, k, process) == ("packed", K, "API server")
+            what = f"{how}, K = {k}: {process} CPU per token"
+            median = 1e6 * statistics.median(seconds)
+            bar = MOST_US_PER_TOKEN if judged else None
+            found.append(Figure("B14", what, median, "us", bar, at_least=False))
+        speed = statistics.median(burst.tokens_per_s for burst in seen)
+        found.append(Figure("B14", f"{how}, K = {k}", speed, "tokens/s"))
     for how in ENDPOINTS:
         pairs = zip(bursts[how, K], bursts[how, 0], strict=True)
         shares = [with_top.tokens_per_s / without.tokens_per_s for with_top, without in pairs]
@@ -91,10 +99,6 @@ def figures(bursts: Bursts) -> list[Figure]:
         bar = LEAST_SPEED if how == "packed" else None
         found.append(Figure("B14", f"{how}: tokens/s at K = {K} over K = 0", share, "", bar))
     return found
-
-
-def _figure(what: str, values: list[float], unit: str, bar: float | None = None) -> Figure:
-    return Figure("B14", what, statistics.median(values), unit, bar, at_least=False)
 
 
 async def _measure(folder: Path) -> Bursts:
@@ -106,16 +110,16 @@ async def _measure(folder: Path) -> Bursts:
     try:
         async with ServerClient(f"http://127.0.0.1:{port}") as client:
             await client.wait_ready(READY_S, lambda _: _check_alive(process))
-            return await _bursts(client, _api_server(process), config.model.name_or_path)
+            return await _bursts(client, _Server.below(process), config.model.name_or_path)
     finally:
         await process.stop()
 
 
-async def _bursts(client: ServerClient, server: psutil.Process, model: str) -> Bursts:
+async def _bursts(client: ServerClient, server: "_Server", model: str) -> Bursts:
     bursts: Bursts = defaultdict(list)
     for repeat in range(REPEATS + 1):
-        for k in (0, K):
-            for how, endpoint in ENDPOINTS.items():
+        for how, endpoint in ENDPOINTS.items():
+            for k in (0, K) if repeat % 2 else (K, 0):
                 burst = await _burst(client, server, endpoint, _requests(model, k, repeat))
                 if repeat:  # the first of each warms the server up
                     bursts[how, k].append(burst)
@@ -123,14 +127,16 @@ async def _bursts(client: ServerClient, server: psutil.Process, model: str) -> B
 
 
 async def _burst(
-    client: ServerClient, server: psutil.Process, endpoint: Endpoint, requests: list[TurnRequest]
+    client: ServerClient, server: "_Server", endpoint: Endpoint, requests: list[TurnRequest]
 ) -> Burst:
-    server_s, client_s, start = _cpu_s(server), time.process_time(), time.monotonic()
+    api_s, engine_s = _cpu_s(server.api), _cpu_s(server.engine)
+    client_s, start = time.process_time(), time.monotonic()
     turns = await asyncio.gather(*(client.generate_once(one, endpoint) for one in requests))
     return Burst(
         tokens=sum(turn.output_ids.size for turn in turns),
         wall_s=time.monotonic() - start,
-        server_cpu_s=_cpu_s(server) - server_s,
+        server_cpu_s=_cpu_s(server.api) - api_s,
+        engine_cpu_s=_cpu_s(server.engine) - engine_s,
         client_cpu_s=time.process_time() - client_s,
     )
 
@@ -170,9 +176,17 @@ def _rewrite(path: Path, **values: object) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | values))
 
 
-def _api_server(process: Process) -> psutil.Process:
-    """The process that serves HTTP, below the guard; the engine's is below it in turn."""
-    return psutil.Process(process.pid).children()[0]
+class _Server(NamedTuple):
+    """A server's two processes."""
+
+    api: psutil.Process  # serves HTTP
+    engine: psutil.Process  # computes
+
+    @classmethod
+    def below(cls, guard: Process) -> "_Server":
+        """Those below the guard that was started: the engine is the largest below the API's."""
+        api = psutil.Process(guard.pid).children()[0]
+        return cls(api, max(api.children(), key=lambda child: child.memory_info().rss))
 
 
 def _cpu_s(process: psutil.Process) -> float:
