@@ -8,6 +8,7 @@ value of the same type.
 import asyncio
 import json
 import re
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,12 +20,14 @@ import pytest
 from safetensors.numpy import save_file
 
 from asyncgrpo.config import Facts, load_recipe, resolve
-from asyncgrpo.records import SamplingParams, TurnRequest
+from asyncgrpo.records import NO_TOKEN, SamplingParams, Turn, TurnRequest, VersionSpan
 from asyncgrpo.server.api import Endpoint
+from asyncgrpo.server.candidates import CandidateSource, is_truncated
 from asyncgrpo.server.capabilities import check, probe
 from asyncgrpo.server.client import ServerClient
 from asyncgrpo.server.failures import UnknownModelError
 from asyncgrpo.server.turns_packed import PackedAnswer, packed_request
+from asyncgrpo.server.weight_folder import write_manifest
 from tests.fake_vllm import FakeServer, FakeState
 from tests.server.vllm_process import running_vllm
 
@@ -289,22 +292,55 @@ SETTINGS = [
     pytest.param({"repetition_penalty": 1.3}, id="repetition penalty"),
     pytest.param({"tokens": 1}, id="one token"),
     pytest.param({"ids": list(range(CONTEXT - 3))}, id="cut by the context"),
+    pytest.param({"k": 8, "top_k": 20, "top_p": 0.9}, id="nucleus"),
+    pytest.param({"k": 8, "top_k": 4, "temperature": 1.5}, id="top_k below K"),
+    pytest.param({"k": 0, "top_k": 12, "min_p": 0.02, "temperature": 1.5}, id="min_p without K"),
 ]
+TURN_ARRAYS = ("output_ids", "top_ids", "candidate_ids", "candidate_counts")
+TURN_LOGPROBS = ("logprobs", "top_logprobs")
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
 async def test_the_three_endpoints_give_the_same_turn(real, settings):
     for seed in range(4):
-        wanted = request(seed, **settings)
-        packed, *others = [await real.generate_once(wanted, endpoint) for endpoint in Endpoint]
-        assert packed.output_ids.size
-        for other in others:
-            np.testing.assert_array_equal(other.output_ids, packed.output_ids)
-            np.testing.assert_allclose(other.logprobs, packed.logprobs, atol=1e-5)
-            assert other.finish_reason == packed.finish_reason
-            if wanted.sampling.num_logprobs:
-                np.testing.assert_allclose(other.top_logprobs, packed.top_logprobs, atol=1e-5)
-                np.testing.assert_array_equal(other.top_ids, packed.top_ids)
+        await same_turn_of_all_three(real, request(seed, **settings))
+
+
+async def same_turn_of_all_three(real: ServerClient, wanted: TurnRequest) -> Turn:
+    truncated = is_truncated(wanted.sampling)
+    source = CandidateSource.TOP if truncated else CandidateSource.NONE
+    packed, *others = [await real.generate_once(wanted, endpoint, source) for endpoint in Endpoint]
+    assert packed.output_ids.size
+    assert (packed.candidate_ids is not None) is truncated
+    for other in others:
+        assert other.finish_reason == packed.finish_reason
+        for name in TURN_ARRAYS:
+            np.testing.assert_array_equal(in_order(other, name), in_order(packed, name), name)
+        for name in TURN_LOGPROBS:
+            one, two = getattr(other, name), getattr(packed, name)
+            assert (one is None) is (two is None)
+            if two is not None:
+                np.testing.assert_allclose(one, two, atol=1e-5, err_msg=name)
+    return packed
+
+
+def in_order(turn: Turn, name: str) -> Any:
+    """An array of a turn; candidates, whose order within a set means nothing, by id."""
+    values = getattr(turn, name)
+    if name != "candidate_ids" or values is None:
+        return values
+    owners = np.repeat(np.arange(turn.output_ids.size), turn.candidate_counts)
+    return values[np.lexsort((values, owners))]
+
+
+async def test_candidate_sets_hold_the_whole_mass_and_the_token(real):
+    wanted = request(3, tokens=60, k=20, top_k=20, top_p=0.9, temperature=1.5)
+    turn = await real.generate_once(wanted, Endpoint.PACKED, CandidateSource.TOP)
+    np.testing.assert_allclose(np.exp(turn.top_logprobs).sum(1), 1, atol=1e-5)
+    np.testing.assert_array_equal((turn.top_ids != NO_TOKEN).sum(1), turn.candidate_counts)
+    assert turn.candidate_counts.max() > 1
+    sets = np.split(turn.candidate_ids, turn.candidate_counts.cumsum()[:-1])
+    assert all(token in found for token, found in zip(turn.output_ids, sets, strict=True))
 
 
 async def test_top_logprobs_are_the_best_and_contain_a_sampled_token_that_is_one_of_them(real):
@@ -370,6 +406,41 @@ async def test_clients_that_go_away_end_their_requests_in_the_engine(real):
     assert await real.health()
 
 
+REFUSED = {
+    "unknown model": {"model": "policy-v000099"},
+    "prompt too long": {"ids": LONG},
+    "no tokens": {"max_tokens": 0},
+    "too many logprobs": {"logprobs": 30},
+    "not a token": {"ids": [10, 99_999]},
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_the_packed_endpoint_refuses_as_the_stock_ones_do(case, real_url):
+    errors = {how: send(real_url, call, "") for how, call in turn_calls(**REFUSED[case]).items()}
+    packed = errors.pop("packed")
+    assert packed.status_code in {answer.status_code for answer in errors.values()}
+    assert packed.status_code // 100 == 4
+    stock = [decoded(answer)["error"] for answer in errors.values()]
+    ours = decoded(packed)["error"]
+    assert all(ours.keys() >= {"message", "type", "param", "code"} for _ in stock)
+    assert (ours["code"], ours["type"]) in [(error["code"], error["type"]) for error in stock]
+
+
+async def test_the_packed_endpoint_and_generate_report_the_same_weight_versions(real, tmp_path):
+    shutil.copy(Path(MODEL) / "model.safetensors", tmp_path)
+    write_manifest(tmp_path, version=7)
+    await real.pause()
+    await real.start_weight_update()
+    await real.update_weights({"path": str(tmp_path), "version": 7})
+    await real.finish_weight_update(7)
+    await real.resume()
+    wanted = request(4, tokens=8)
+    turns = [await real.generate_once(wanted, endpoint) for endpoint in Endpoint]
+    spans = (VersionSpan(7, 0, turns[0].output_ids.size),)
+    assert [turn.version_spans for turn in turns] == [spans, spans, ()]
+
+
 async def until(client: ServerClient, holds: Callable[[Any], bool]) -> None:
     async with asyncio.timeout(20):
         while not holds(await client.load()):  # noqa: ASYNC110  (a server notifies nobody)
@@ -384,16 +455,12 @@ async def test_an_adapter_is_another_policy_under_its_own_name(real, adapter):
     try:
         adapted = await real.prompt_logprobs("policy-v000007", tokens)
         assert np.abs(adapted - base).max() > 1e-3
-        turns = [
-            await real.generate_once(
-                TurnRequest("policy-v000007", tokens, 8, 1, SamplingParams(num_logprobs=4)),
-                endpoint,
-            )
-            for endpoint in Endpoint
-        ]
-        for turn in turns[1:]:
-            np.testing.assert_array_equal(turn.output_ids, turns[0].output_ids)
-            np.testing.assert_allclose(turn.logprobs, turns[0].logprobs, atol=1e-5)
+        for sampling in ({}, {"top_k": 10, "top_p": 0.9}):
+            ours = SamplingParams(num_logprobs=4, **sampling)
+            named = TurnRequest("policy-v000007", tokens, 8, 1, ours)
+            turn = await same_turn_of_all_three(real, named)
+            of_base = await real.generate(msgspec.structs.replace(named, policy=MODEL))
+            assert not np.array_equal(turn.logprobs, of_base.logprobs)
     finally:
         await real.unload_adapter("policy-v000007")
     with pytest.raises(UnknownModelError):
