@@ -1,4 +1,4 @@
-"""Run the benchmarks named, or all; print a table; write bench/results.json.
+"""Run the benchmarks named, by number or by name, or all; a table, and bench/results.json.
 
 Exit code 1 where a bar is missed.
 """
@@ -13,17 +13,20 @@ from rich.table import Table
 
 from asyncgrpo.bench.figure import Figure
 
-BENCHES = {"cli": "command_line"}
+NAMES = {"B1": "planner", "B2": "tree", "B10": "cli", "B14": "api_server"}
+MODULES = {"cli": "command_line"}  # where it is not the name
 RESULTS = Path("bench/results.json")
 
 
 def main(names: list[str]) -> int:
     """Measure, print, write; returns the exit code."""
-    unknown = sorted(set(names) - set(BENCHES))
+    names = [NAMES.get(name.upper(), name) for name in names]
+    unknown = sorted(set(names) - set(NAMES.values()))
     if unknown:
-        sys.stderr.write(f"unknown benchmark {unknown[0]!r}; there are: {', '.join(BENCHES)}\n")
+        known = ", ".join(f"{number} or {name}" for number, name in NAMES.items())
+        sys.stderr.write(f"unknown benchmark {unknown[0]!r}; there are: {known}\n")
         return 2
-    figures = [figure for name in names or BENCHES for figure in run(name)]
+    figures = [figure for name in names or NAMES.values() for figure in run(name)]
     Console().print(table(figures))
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_bytes(msgspec.json.format(msgspec.json.encode(figures), indent=1))
@@ -32,7 +35,7 @@ def main(names: list[str]) -> int:
 
 def run(name: str) -> list[Figure]:
     """The figures of one benchmark; its module is imported only here."""
-    return importlib.import_module(f"asyncgrpo.bench.{BENCHES[name]}").measure()
+    return importlib.import_module(f"asyncgrpo.bench.{MODULES.get(name, name)}").measure()
 
 
 def table(figures: list[Figure]) -> Table:

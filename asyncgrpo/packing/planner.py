@@ -11,6 +11,8 @@ micro-batch before anything that comes later, the oldest policy's first: of what
 leaves waiting, the sample nearest to its staleness is always in the next one.
 """
 
+import operator
+
 import msgspec
 
 from asyncgrpo.packing.balance import balance
@@ -40,6 +42,9 @@ class MicroBatch(msgspec.Struct, frozen=True):
 def _closed(row: OpenRow) -> PlannedRow:
     samples = tuple(arrival.sample for arrival in row.arrivals)
     return PlannedRow(samples, row.num_tokens, row.num_trained, row.load)
+
+
+_load = operator.attrgetter("load")
 
 
 class Planner:
@@ -83,10 +88,11 @@ class Planner:
         return self._close() if self.num_held >= self._num_rows else None
 
     def _place(self, arrival: Arrival) -> bool:
-        homes_first = sorted(
-            self._rows, key=lambda row: (arrival.group not in row.groups, row.load)
-        )
-        return any(row.try_add(arrival) for row in homes_first)
+        homes = [row for row in self._rows if arrival.group in row.groups]
+        if any(row.try_add(arrival) for row in sorted(homes, key=_load)):
+            return True
+        others = (row for row in self._rows if arrival.group not in row.groups)
+        return any(row.try_add(arrival) for row in sorted(others, key=_load))
 
     def _close(self) -> MicroBatch:
         """Emit the open rows; what waits opens the next micro-batch, the oldest policy's first."""

@@ -11,22 +11,25 @@ loops over samples only.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float32, Int32, Int64
 
 from asyncgrpo.errors import DataError
-from asyncgrpo.packing.trie import shared_with_previous, sort_key
+from asyncgrpo.packing.trie import shared_positions, sort_key
 from asyncgrpo.records import NO_PARENT, Row, Sample
 
 
 class _Tokens(NamedTuple):
-    """The sorted samples' tokens, flattened."""
+    """The sorted samples' tokens, flattened, and the row's own among them."""
 
     ids: Int32[np.ndarray, "raw"]
+    paths: Int32[np.ndarray, "raw"]  # row position of each
+    new_ids_N: Int32[np.ndarray, "N"]
+    depths_N: Int32[np.ndarray, "N"]
     starts_M: Int64[np.ndarray, "M"]
-    lengths_M: Int64[np.ndarray, "M"]
     shared_M: Int64[np.ndarray, "M"]  # positions shared with the sample before
 
 
@@ -42,23 +45,25 @@ def build_row(samples: Sequence[Sample]) -> Row:
     Raises:
         DataError: Some samples carry top sampler tokens and others do not, or not as many.
     """
-    ordered = _sorted(samples)
-    tokens = _flatten(ordered)
-    depths = np.arange(tokens.ids.size) - np.repeat(tokens.starts_M, tokens.lengths_M)
-    is_new = depths >= np.repeat(tokens.shared_M, tokens.lengths_M)
-    paths = _paths(tokens, is_new)
-    segments = _segments(tokens, paths, int(is_new.sum()))
+    ordered, shared_M = _sorted(samples)
+    tokens = _flatten(ordered, shared_M)
+    paths = tokens.paths
+    segments = _segments(tokens)
 
     # Term t is raw token `predicted[t]`, predicted by the token before it on its path.
-    predicted = np.flatnonzero(np.concatenate([sample.trained for sample in ordered]))
-    predicted = predicted[np.argsort(paths[predicted - 1], kind="stable")]
-    term_sample = np.searchsorted(tokens.starts_M, predicted, side="right") - 1
+    trained = np.concatenate([sample.trained for sample in ordered])
+    predicted = np.flatnonzero(trained)
+    term_sample = np.repeat(
+        np.arange(len(ordered)), np.add.reduceat(trained, tokens.starts_M, dtype=np.int64)
+    )
+    order = np.argsort(paths[predicted - 1], kind="stable")
+    predicted, term_sample = predicted[order], term_sample[order]
     advantages_M = np.array([sample.advantage for sample in ordered], np.float32)
     top_ids, top_logprobs = _top_tokens(ordered)
     candidate_ids, candidate_counts = _candidates(ordered, predicted)
     return Row(
-        input_ids_N=tokens.ids[is_new],
-        position_ids_N=depths[is_new].astype(np.int32),
+        input_ids_N=tokens.new_ids_N,
+        position_ids_N=tokens.depths_N,
         segment_start_S=segments.start_S.astype(np.int32),
         segment_length_S=segments.length_S.astype(np.int32),
         segment_parent_S=segments.parent_S.astype(np.int32),
@@ -77,32 +82,46 @@ def build_row(samples: Sequence[Sample]) -> Row:
     )
 
 
-def _sorted(samples: Sequence[Sample]) -> list[Sample]:
+def _sorted(samples: Sequence[Sample]) -> tuple[list[Sample], list[int]]:
+    """The samples by their tokens, and the positions each shares with the one before it."""
     keys = [sort_key(sample.input_ids) for sample in samples]
     order = sorted(range(len(samples)), key=lambda m: (keys[m], samples[m].key))
-    return [samples[m] for m in order]
+    shared = [shared_positions(keys[m], keys[before]) for before, m in pairwise(order)]
+    return [samples[m] for m in order], [0, *shared]
 
 
-def _flatten(ordered: list[Sample]) -> _Tokens:
-    ids = np.concatenate([sample.input_ids for sample in ordered])
-    lengths_M = np.array([sample.input_ids.size for sample in ordered])
-    starts_M = np.cumsum(lengths_M) - lengths_M
-    return _Tokens(ids, starts_M, lengths_M, shared_with_previous(ids, lengths_M))
+def _flatten(ordered: list[Sample], shared: list[int]) -> _Tokens:
+    """One copy of runs for each sample: what it shares, then what is new."""
+    lengths = [sample.input_ids.size for sample in ordered]
+    ends_M = np.cumsum(lengths)
+    starts_M = ends_M - lengths
+    raw = int(ends_M[-1])
+    counting = np.arange(raw, dtype=np.int32)
+    paths = np.empty(raw, np.int32)
+    new_ids: list[np.ndarray] = []
+    depths: list[np.ndarray] = []
+    before = num_new = 0
+    for sample, start, length, kept in zip(
+        ordered, starts_M.tolist(), lengths, shared, strict=True
+    ):
+        paths[start : start + kept] = paths[before : before + kept]
+        paths[start + kept : start + length] = counting[num_new : num_new + length - kept]
+        new_ids.append(sample.input_ids[kept:])
+        depths.append(counting[kept:length])
+        before, num_new = start, num_new + length - kept
+    return _Tokens(
+        ids=np.concatenate([sample.input_ids for sample in ordered]),
+        paths=paths,
+        new_ids_N=np.concatenate(new_ids),
+        depths_N=np.concatenate(depths),
+        starts_M=starts_M,
+        shared_M=np.array(shared),
+    )
 
 
-def _paths(tokens: _Tokens, is_new: np.ndarray) -> Int32[np.ndarray, "raw"]:
-    """Row position of every raw token: its own, or that of the sample before where shared."""
-    paths = np.empty(tokens.ids.size, np.int32)
-    paths[is_new] = np.arange(np.count_nonzero(is_new), dtype=np.int32)
-    starts, shared = tokens.starts_M.tolist(), tokens.shared_M.tolist()
-    for m in range(1, len(starts)):
-        start, before, count = starts[m], starts[m - 1], shared[m]
-        paths[start : start + count] = paths[before : before + count]
-    return paths
-
-
-def _segments(tokens: _Tokens, paths: np.ndarray, num_tokens: int) -> _Segments:
+def _segments(tokens: _Tokens) -> _Segments:
     """Cut the row where a sample's new tokens start and where a later sample leaves its path."""
+    paths = tokens.paths
     new_starts_M = paths[tokens.starts_M + tokens.shared_M]
     shares = np.flatnonzero(tokens.shared_M)
     left_at = tokens.starts_M[shares - 1] + tokens.shared_M[shares]  # on the sample before
@@ -114,7 +133,7 @@ def _segments(tokens: _Tokens, paths: np.ndarray, num_tokens: int) -> _Segments:
     parent_position[begins_sample] = NO_PARENT
     parent_position[begins_sample[shares]] = paths[left_at - 1]
     parent_S = np.searchsorted(start_S, parent_position, side="right") - 1
-    return _Segments(start_S, np.diff(start_S, append=num_tokens), parent_S)
+    return _Segments(start_S, np.diff(start_S, append=tokens.new_ids_N.size), parent_S)
 
 
 def _top_tokens(

@@ -1,9 +1,11 @@
 """A figure against its bar, and the table the benchmarks print."""
 
+import importlib
 import sys
 
 import pytest
 
+from asyncgrpo.bench import __main__ as bench
 from asyncgrpo.bench.__main__ import main, table
 from asyncgrpo.bench.figure import Figure, child_cpu_seconds, cpu_seconds
 
@@ -36,6 +38,22 @@ def test_sleeping_is_not_cpu_time():
 def test_an_unknown_benchmark_is_named(capsys):
     assert main(["nosuch"]) == 2
     assert "nosuch" in capsys.readouterr().err
+
+
+def test_a_benchmark_has_a_number_and_a_name(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    measured = []
+    monkeypatch.setattr(bench, "run", lambda name: measured.append(name) or [])
+    assert main(["b10"]) == main(["cli"]) == main(["B10"]) == 0
+    assert measured == ["cli"] * 3
+    assert (tmp_path / "bench/results.json").read_text() == "[]"
+
+
+@pytest.mark.parametrize("name", bench.NAMES.values())
+def test_every_benchmark_has_a_module(name):
+    assert callable(
+        importlib.import_module(f"asyncgrpo.bench.{bench.MODULES.get(name, name)}").measure
+    )
 
 
 def test_the_table_has_a_row_per_figure():
