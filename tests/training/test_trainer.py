@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import psutil
 import pytest
@@ -17,7 +18,7 @@ from asyncgrpo.channel.messages import GroupReady, ToTrainer
 from asyncgrpo.channel.sockets import request_stop
 from asyncgrpo.records import Sample, SampleKey
 from tests.training.fixtures import make_model, resolved, write_run
-from tests.training.scripted_worker import VOCAB, K, ScriptedWorker, no_signal
+from tests.training.scripted_worker import VOCAB, K, ScriptedWorker, make_group, no_signal
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = "tests.training.trainer_without_server"
@@ -252,6 +253,44 @@ def test_a_window_has_every_metric_and_sigterm_is_a_stop_request(model: Path, tm
         assert window.keys() >= IN_EVERY_WINDOW | {"step", "time", "policy_version", "epoch"}
     tokens = [window["num_tokens"] for window in metrics(tmp_path)]
     assert tokens == sorted(tokens)
+
+
+def overflowing_at_first(ordinal: int) -> ToTrainer | None:
+    """Advantages that float16 gradients cannot hold, for more steps than may be skipped."""
+    if ordinal >= 20:
+        return None
+    group = make_group(0, ordinal)
+    samples = (msgspec.structs.replace(s, advantage=1e6 * s.advantage) for s in group.samples)
+    return msgspec.structs.replace(group, samples=tuple(samples))
+
+
+def test_a_float16_run_finds_its_loss_scale_and_goes_on(model: Path, tmp_path: Path):
+    leaves = {"fp16": True, "max_steps": 14}
+    write_run(tmp_path, resolved(model, tmp_path, trainer=leaves, rollout={"max_staleness": 50}))
+    with ScriptedWorker(tmp_path, num_prompts=100, script=overflowing_at_first):
+        errors = finish(start(tmp_path))
+    events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    skipped = [event for event in events if event["event"] == "step_skipped"]
+    assert len(skipped) > 3
+    halved = [65536 / 2 ** (n + 1) for n in range(len(skipped))]
+    assert [event["loss_scale"] for event in skipped] == halved
+    assert "gradients overflowed at loss scale 65536, which falls to 32768" in errors
+    windows = metrics(tmp_path)
+    assert sum(window.get("skipped_step_count", 0) for window in windows) == len(skipped)
+    assert all(window["grad_norm"] > 0 for window in windows[len(skipped) :])
+    assert state(tmp_path)["step"] == 14
+
+
+def test_steps_that_are_not_finite_end_the_run_with_a_message(model: Path, tmp_path: Path):
+    leaves = {"learning_rate": 1e30, "max_steps": 20}
+    write_run(tmp_path, resolved(model, tmp_path, trainer=leaves))
+    with ScriptedWorker(tmp_path, num_prompts=50):
+        process = start(tmp_path)
+        _, errors = process.communicate(timeout=240)
+    assert process.returncode == 1
+    assert "not finite in 3 steps in a row, up to step 4: lower trainer.learning_rate" in errors
+    assert "Traceback" not in errors
+    assert len(metrics(tmp_path)) <= 4
 
 
 def test_a_model_that_is_missing_is_told_in_one_message(model: Path, tmp_path: Path):
