@@ -46,6 +46,12 @@ def kv_bytes_per_token(config: Config) -> int | None:
     return keys_and_values * int(layers or 0) * int(kv_heads or 0) * int(width or 0) * size
 
 
+def attention_softcap(config: Config) -> float | None:
+    """What the model caps its attention scores at; None = it does not, or is not known here."""
+    cap = _model_config(config).get("attn_logit_softcapping")
+    return float(cap) if isinstance(cap, int | float) else None
+
+
 def _model_config(config: Config) -> dict[str, Any]:
     """The text model's part of its config.json; empty for a model that is not on this machine."""
     file = _config_file(config.model.name_or_path, config.model.revision)

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from asyncgrpo import rewards
 from asyncgrpo.config import Config, known
+from asyncgrpo.config.facts import attention_softcap
 from asyncgrpo.errors import ConfigError
 from asyncgrpo.launch import model_folder, prompts_file, reward_columns
 from asyncgrpo.launch.machine import cpu_cores, cuda_count, is_free
@@ -73,6 +74,7 @@ def check_inputs(config: Config) -> None:
 def _input_problems(config: Config) -> Iterator[str]:
     yield from _import_problems(config)
     yield from model_folder.problems(config)
+    yield from _softcap_problems(config)
     has_environments = config.rollout.environments is not None
     looked = prompts_file.look(config.data, environment_prompts=has_environments)
     if looked.problem is not None:
@@ -201,6 +203,16 @@ def _sandbox_problems(config: Config) -> Iterator[str]:
             without = source.kwargs.get("without_landlock") is True
             if lacking := missing(without_landlock=without):
                 yield f"rollout.rewards[{i}]: {lacking}"
+
+
+def _softcap_problems(config: Config) -> Iterator[str]:
+    if config.model.attn_backend != "varlen":
+        return
+    if (cap := attention_softcap(config)) is not None:
+        yield (
+            f"model.attn_backend: got varlen, and {config.model.name_or_path} caps its attention "
+            f"scores at {cap:g}, which varlen cannot; use auto, sdpa or flash_attn"
+        )
 
 
 def _device_problems(key: str, devices: tuple[int, ...]) -> Iterator[str]:

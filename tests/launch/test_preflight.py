@@ -1,5 +1,6 @@
 """What is found before anything starts, without importing what is checked."""
 
+import json
 import socket
 import sys
 from pathlib import Path
@@ -84,6 +85,22 @@ def test_a_module_in_the_working_directory_is_found_as_the_worker_finds_it(
     preflight.check(config, launch_server=False)
 
 
+def test_modules_of_tools_and_environments_are_looked_for_too(tmp_path: Path):
+    rollout = {
+        "rewards": ["asyncgrpo.rewards:accuracy_reward"],
+        "tools": ["json:dumps", "no_such_tools:search"],
+        "environments": {"game": "no_such_games:Chess", "other": "json:JSONEncoder"},
+    }
+    with pytest.raises(ConfigError) as error:
+        preflight.check_inputs(configuration(tmp_path, rollout=rollout))
+    first, second = str(error.value).splitlines()
+    assert first.startswith("rollout.tools[1]: no module `no_such_tools`")
+    assert second.startswith("rollout.environments.game: no module `no_such_games`")
+    rollout |= {"tools": [], "environments": "no_such_games:Chess"}
+    with pytest.raises(ConfigError, match=r"^rollout\.environments: no module `no_such_games`"):
+        preflight.check_inputs(configuration(tmp_path, rollout=rollout))
+
+
 def test_an_api_key_that_is_not_set_is_told_before_the_start(tmp_path: Path, monkeypatch):
     config = configuration(tmp_path, server={"api_key_env": "OUR_KEY"})
     with pytest.raises(ConfigError, match=r"server\.api_key_env: .*OUR_KEY is not set"):
@@ -124,6 +141,21 @@ def test_flash_attention_without_its_package_is_told_with_the_extra_that_has_it(
         preflight.check(config, launch_server=False)
     monkeypatch.setattr(preflight, "FLASH_PACKAGES", ("json",))
     preflight.check(config, launch_server=False)
+
+
+@pytest.mark.parametrize("text", [{}, {"text_config": {"attn_logit_softcapping": 50.0}}])
+def test_varlen_for_a_model_with_soft_capped_attention_is_told_before_it_loads(
+    tmp_path: Path, text: dict
+):
+    (tmp_path / "config.json").write_text(json.dumps(text or {"attn_logit_softcapping": 50.0}))
+    for file in ("model.bin", "tokenizer.json", "chat_template.jinja"):
+        (tmp_path / file).write_text("")
+    model = {"name_or_path": str(tmp_path), "attn_backend": "varlen"}
+    with pytest.raises(ConfigError, match=r"got varlen, and .* scores at 50, .* use auto, sdpa or"):
+        preflight.check_inputs(configuration(tmp_path, model=model))
+    preflight.check_inputs(configuration(tmp_path, model=model | {"attn_backend": "flash_attn"}))
+    (tmp_path / "config.json").write_text(json.dumps({"attn_logit_softcapping": None}))
+    preflight.check_inputs(configuration(tmp_path, model=model))
 
 
 def test_more_trainer_processes_than_a_machine_runs_are_refused(tmp_path: Path, monkeypatch):
