@@ -111,7 +111,7 @@ class Sample(msgspec.Struct, frozen=True):
     @property
     def num_trained(self) -> int:
         """Tokens of the sample that are in the loss."""
-        return int(self.trained.sum())
+        return int(np.count_nonzero(self.trained))
 
 
 class Row(msgspec.Struct, frozen=True):

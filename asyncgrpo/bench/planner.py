@@ -19,7 +19,8 @@ from asyncgrpo.packing.row import build_row
 from asyncgrpo.records import Sample
 
 GROUP_SIZE = 8
-REPEATS = 5
+REPEATS = 5  # at least
+ENOUGH_S = 1.0  # of measured time, for the short workloads
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ def _speed(
     placed = sum(sample.num_tokens for row in rows for sample in row.samples)
     planning: list[float] = []
     building: list[float] = []
-    for _ in range(REPEATS):
+    while len(planning) < REPEATS or sum(planning) + sum(building) < ENOUGH_S:
         started = time.process_time()
         plan(samples, workload)
         planned = time.process_time()

@@ -92,7 +92,7 @@ def samples_at(ratio: float, groups: int) -> list[Sample]:
     """Groups whose rows have `ratio` raw tokens for each forwarded one, about."""
     shared = (GROUP_SIZE - GROUP_SIZE / ratio) / (GROUP_SIZE - 1)
     prompt = round(LENGTH * shared)
-    spread = 1.0 if prompt else 0.0
+    spread = 0.5 if prompt else 0.0
     made = make_groups(
         groups, GROUP_SIZE, prompt, LENGTH - prompt, spread=spread, vocabulary=VOCABULARY
     )
