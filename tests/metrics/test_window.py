@@ -56,6 +56,15 @@ def test_a_metric_without_weight_is_absent():
     assert reduce_window({"reward": Aggregate(0.0, 0.0, math.inf, -math.inf)}) == {}
 
 
+def test_tools_that_nobody_called_fail_not_a_number_of_times():
+    recorder = Recorder()
+    recorder.record("tools/failure_frequency", 0.0, weight=0)
+    assert math.isnan(reduce_window(recorder.drain())["tools/failure_frequency"])
+    recorder.record("tools/failure_frequency", 0.0, weight=0)
+    recorder.record("tools/failure_frequency", 0.5, weight=4)
+    assert reduce_window(recorder.drain()) == {"tools/failure_frequency": 0.5}
+
+
 @given(observations, st.data())
 def test_a_window_does_not_depend_on_who_observed_what(seen, data: st.DataObject):
     alone, parts = Recorder(), [Recorder() for _ in range(3)]

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncgrpo.rollout.seeds import SEED_BITS, request_seed
+from asyncgrpo.rollout.seeds import SEED_BITS, environment_seed, request_seed
 
 requests = st.tuples(
     st.integers(0, 2**14 - 1),
@@ -40,6 +40,18 @@ def test_neighbours_have_seeds_without_a_pattern():
     seeds = np.array([seed(42, (0, position, 0, 0)) for position in range(4096)], np.uint64)
     bits = (seeds[:, None] >> np.arange(SEED_BITS, dtype=np.uint64)) & np.uint64(1)
     assert (abs(bits.mean(axis=0) - 0.5) < 0.05).all()
+
+
+def test_a_group_has_one_seed_for_its_environments_and_other_groups_have_others():
+    seeds = [
+        environment_seed(42, epoch=epoch, position=position)
+        for epoch in range(3)
+        for position in range(100)
+    ]
+    assert all(0 <= seed < 2**32 for seed in seeds)
+    assert len(set(seeds)) == 300
+    assert environment_seed(42, epoch=0, position=0) == seeds[0]
+    assert environment_seed(43, epoch=0, position=0) != seeds[0]
 
 
 def test_the_seeds_stay_what_they_are():
