@@ -72,6 +72,7 @@ class FakeState:
     lists_masks: bool = False  # --return-sampling-mask
     api_key: str | None = None
 
+    kv_usage: float | None = None  # what /metrics says; None = by what runs
     script: Script | None = None  # None = sample from the rule
     latency_s: float = 0.0
     ready_after: int = 0  # /health answers 503 this many times first
@@ -548,6 +549,7 @@ class _Fake:
 def metrics_text(state: FakeState) -> str:
     """`/metrics` as vLLM writes it, of the series that are read."""
     used = min(1.0, state.running * state.max_model_len / state.kv_tokens)
+    used = used if state.kv_usage is None else state.kv_usage
     labels = f'engine="0",model_name="{state.model}"'
     blocks, fit = state.kv_tokens // state.block_size, state.kv_tokens / state.max_model_len
     return f"""# TYPE vllm:num_requests_running gauge

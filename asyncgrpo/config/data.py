@@ -21,9 +21,11 @@ class DataSource(Section):
     max_prompts: PositiveInt | None = None
     """Use only so many prompts, the first of the dataset; null = all."""
     shuffle: bool = True
-    """Permute each epoch by (`rollout.seed`, epoch); false = dataset order."""
+    """Permute each epoch by (`rollout.seed`, epoch); false = dataset order. A stream's rows are
+    each drawn from the next 1,024."""
     streaming: bool = False
-    """Read the dataset while training; such a run cannot be repositioned on resume."""
+    """Read the dataset while training, from its beginning again after a resume; needs
+    `trainer.max_steps` or `max_prompts`."""
 
 
 class DataConfig(DataSource):

@@ -62,7 +62,6 @@ _ONE_SERVER = "use 1; server.tensor_parallel_size spreads one server over GPUs"
 
 NOT_YET: tuple[NotYet, ...] = (
     _row("model.torch_compile", _off, "use false"),
-    _row("data.streaming", _off, "use false, with data.max_prompts for a large dataset"),
     _row("data.eval", _only(None), _LEAVE_OUT),
     _row("rollout.repetition_penalty", _only(1.0), "use 1.0: the trainer does not apply it"),
     _row("rollout.workers", _at_most(1), "use 1"),

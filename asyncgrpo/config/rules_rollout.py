@@ -39,6 +39,31 @@ def _prompts_come_from_somewhere(config: Config, _: Flags) -> str | None:
     return "missing; expected a hub id, or a file or folder of json, jsonl, csv or parquet"
 
 
+@rule("trainer.max_steps", "data.streaming", "data.max_prompts")
+def _a_stream_without_a_length_has_steps(config: Config, _: Flags) -> str | None:
+    data = config.data
+    if not data.streaming or data.max_prompts is not None or config.trainer.max_steps > 0:
+        return None
+    return (
+        "missing; nobody knows how many prompts a stream has (data.streaming), so expected a "
+        "number of steps, or data.max_prompts"
+    )
+
+
+@rule("data.split", "data.streaming")
+def _a_stream_is_not_sliced(config: Config, _: Flags) -> str | None:
+    if not config.data.streaming or "[" not in config.data.split:
+        return None
+    return f"got {config.data.split}, and a stream has no slices; use data.max_prompts"
+
+
+@rule("data.streaming", "rollout.workers")
+def _a_stream_has_one_reader(config: Config, _: Flags) -> str | None:
+    if not config.data.streaming or config.rollout.workers == 1:
+        return None
+    return "each worker would read all of the stream; use rollout.workers = 1"
+
+
 @rule("rollout.environments", "data.path")
 def _environments_are_chosen_by_a_column(config: Config, _: Flags) -> str | None:
     if config.data.path or not isinstance(config.rollout.environments, Mapping):

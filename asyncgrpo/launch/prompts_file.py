@@ -15,7 +15,8 @@ from typing import Any, cast
 
 from asyncgrpo.config.data import DataSource
 from asyncgrpo.errors import DataError
-from asyncgrpo.rollout.prompts import DEFAULT_SPLIT, Prompts
+from asyncgrpo.rollout.dataset_files import DEFAULT_SPLIT
+from asyncgrpo.rollout.prompts import Prompts
 
 LARGEST_BYTES = 16 * 2**20  # about a second to read
 

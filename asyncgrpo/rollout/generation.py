@@ -11,7 +11,6 @@ A failed rollout costs itself; its group goes on while two are left.
 import asyncio
 import logging
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import numpy as np
@@ -24,6 +23,7 @@ from asyncgrpo.rollout.admission import Admission
 from asyncgrpo.rollout.chat import Chat
 from asyncgrpo.rollout.concurrency import ConcurrencyCap
 from asyncgrpo.rollout.environments import EnvironmentKind, Environments
+from asyncgrpo.rollout.epoch_census import EpochCensus
 from asyncgrpo.rollout.failures import FailureBudget
 from asyncgrpo.rollout.heartbeats import Heartbeats
 from asyncgrpo.rollout.loop import AsyncRolloutLoop
@@ -32,8 +32,10 @@ from asyncgrpo.rollout.observe_tools import observe_tool_calls, observe_tool_rat
 from asyncgrpo.rollout.one_rollout import RolloutRunner
 from asyncgrpo.rollout.open_group import LEAST_ROLLOUTS, OpenGroup
 from asyncgrpo.rollout.policy import CurrentPolicy
-from asyncgrpo.rollout.prompts import Prompt, Prompts
+from asyncgrpo.rollout.prompts import PromptSource
+from asyncgrpo.rollout.row_mapping import Prompt, RowError
 from asyncgrpo.rollout.sampler import Sampler
+from asyncgrpo.rollout.stream import UNKNOWN_LENGTH
 from asyncgrpo.rollout.threads import in_daemon_thread
 from asyncgrpo.rollout.tools import ToolFunction, schema_of
 
@@ -48,7 +50,7 @@ class Generation:
     def __init__(
         self,
         *,
-        prompts: Prompts,
+        prompts: PromptSource,
         loop: AsyncRolloutLoop,
         runner: RolloutRunner,
         chat: Chat,
@@ -100,13 +102,13 @@ class Generation:
         Raises:
             UserError: the run cannot go on.
         """
-        census = _EpochCensus(len(self._prompts))
+        num_prompts = len(self._prompts)
+        census = EpochCensus(num_prompts if num_prompts < UNKNOWN_LENGTH else None)
         async with asyncio.TaskGroup() as rollouts:
             for ordinal in ordinals:
                 await self._wait_for_allowance()
-                epoch, position = divmod(ordinal, len(self._prompts))
-                group, dropped = await self._open(epoch, position)
-                census.count(epoch, dropped)
+                epoch, position = divmod(ordinal, num_prompts)
+                group = await self._open(epoch, position, census)
                 if group is None:
                     await asyncio.sleep(0)  # a run of filtered prompts must not hold the loop
                     continue
@@ -133,28 +135,34 @@ class Generation:
             with self._heartbeats.resting(HEARTBEAT):
                 await self._changed.wait()
 
-    async def _open(self, epoch: int, position: int) -> tuple[OpenGroup | None, str]:
-        """The group of a prompt, or None and why the prompt was dropped."""
-        prompt = self._prompts.at(seed=self._seed, epoch=epoch, position=position)
-        if not self._accepts(prompt, epoch):
-            await self._drop(PromptDropped(epoch, position, DropReason.FILTERED))
-            return None, "rejected by filter_prompt"
+    async def _open(self, epoch: int, position: int, census: EpochCensus) -> OpenGroup | None:
+        """The group of a prompt; None where the prompt was dropped."""
+        try:
+            with self._heartbeats.resting(HEARTBEAT):  # a stream may be slow
+                prompt = await self._prompts.take(seed=self._seed, epoch=epoch, position=position)
+        except RowError as error:
+            self.fail(self._failures, str(error))
+            return await self._drop_unopened(epoch, position, DropReason.ERROR)
+        census.see(prompt.epoch)
+        if not self._accepts(prompt):
+            census.drop("rejected by filter_prompt")
+            return await self._drop_unopened(epoch, position, DropReason.FILTERED)
         try:
             environment = self._environment(prompt)
             prompt_ids = await self._rendered(prompt, environment)
         except DataError as error:
+            census.drop(str(error))
             self.fail(self._failures, f"row {prompt.row_index}: {error}")
-            await self._drop(PromptDropped(epoch, position, DropReason.ERROR))
-            return None, str(error)
+            return await self._drop_unopened(epoch, position, DropReason.ERROR)
         if prompt_ids is not None and self._sampler.room_for(prompt_ids) <= 0:
+            census.drop("longer than the context (server.max_model_len)")
             log.warning(
                 "row %d is dropped: its prompt of %d tokens leaves no room in the context "
                 "(server.max_model_len)",
                 prompt.row_index,
                 prompt_ids.size,
             )
-            await self._drop(PromptDropped(epoch, position, DropReason.ERROR))
-            return None, "longer than the context (server.max_model_len)"
+            return await self._drop_unopened(epoch, position, DropReason.ERROR)
         group = OpenGroup(
             group_id=self._num_groups,
             epoch=epoch,
@@ -166,7 +174,10 @@ class Generation:
             environment=environment,
         )
         self._num_groups += 1
-        return group, ""
+        return group
+
+    async def _drop_unopened(self, epoch: int, position: int, reason: DropReason) -> None:
+        await self._drop(PromptDropped(epoch, position, reason))
 
     def _environment(self, prompt: Prompt) -> EnvironmentKind | None:
         if self._environments is None:
@@ -182,9 +193,9 @@ class Generation:
         schemas = [*self._tool_schemas, *(environment.schemas if environment else ())]
         return await in_daemon_thread(self._chat.render, prompt.messages, schemas)
 
-    def _accepts(self, prompt: Prompt, epoch: int) -> bool:
+    def _accepts(self, prompt: Prompt) -> bool:
         try:
-            return bool(self._loop.filter_prompt(prompt.row_index, prompt.row, epoch))
+            return bool(self._loop.filter_prompt(prompt.row_index, prompt.row, prompt.epoch))
         except Exception as error:
             raise HookError(
                 f"{type(self._loop).__name__}.filter_prompt failed on row {prompt.row_index}: "
@@ -238,26 +249,3 @@ class Generation:
         exceeded = failures.exceeded()
         if exceeded is not None:
             raise RunError(exceeded)
-
-
-class _EpochCensus:
-    """Notices an epoch of which no prompt was generated for: no step could ever follow it."""
-
-    def __init__(self, num_prompts: int) -> None:
-        self._num_prompts = num_prompts
-        self._epoch = -1
-        self._reasons: Counter[str] = Counter()
-
-    def count(self, epoch: int, dropped: str) -> None:
-        """A prompt was opened (`dropped` is empty) or dropped before generation."""
-        if epoch != self._epoch:
-            self._epoch = epoch
-            self._reasons.clear()
-        if dropped:
-            self._reasons[dropped] += 1
-        if self._reasons.total() == self._num_prompts:
-            reason, count = self._reasons.most_common(1)[0]
-            raise RunError(
-                f"epoch {epoch}: none of the {self._num_prompts} prompts was generated for; "
-                f"{count} of them: {reason}"
-            )

@@ -12,7 +12,7 @@ from asyncgrpo.errors import ConfigError, HookError, UserError
 from asyncgrpo.rollout.chat import Chat, Tokenizer
 from asyncgrpo.rollout.environments import load_environments
 from asyncgrpo.rollout.loop import AsyncRolloutLoop, loop_class
-from asyncgrpo.rollout.prompts import ROWS_CHECKED_AT_START, Prompts
+from asyncgrpo.rollout.prompts import PromptSource
 from asyncgrpo.rollout.sampler import Sampler
 from asyncgrpo.rollout.scoring import load_rewards
 from asyncgrpo.rollout.tools import load_tools, schema_of
@@ -21,7 +21,7 @@ from asyncgrpo.rollout.tools import load_tools, schema_of
 class Inputs:
     """The checked parts; making them raises a `UserError` that says what is wrong."""
 
-    def __init__(self, config: Config, tokenizer: Tokenizer, prompts: Prompts) -> None:
+    def __init__(self, config: Config, tokenizer: Tokenizer, prompts: PromptSource) -> None:
         self.config = config
         self.tokenizer: Any = tokenizer
         self.prompts = prompts
@@ -44,10 +44,8 @@ class Inputs:
             return
         for kind in self.environments.kinds:
             kind.check_columns(self.prompts.column_names)
-        for row_index in range(min(len(self.prompts), ROWS_CHECKED_AT_START)):
-            if not self.environments.by_column:
-                break
-            self.environments.kind_of(self.prompts[row_index].row, f"row {row_index}")
+        for prompt in self.prompts.checked() if self.environments.by_column else ():
+            self.environments.kind_of(prompt.row, f"row {prompt.row_index}")
 
     def _check_tools(self) -> None:
         """The model can be told of all tools, whichever environment it meets."""

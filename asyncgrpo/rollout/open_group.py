@@ -15,7 +15,7 @@ from asyncgrpo.channel.messages import GroupReady, PromptDropped
 from asyncgrpo.records import Sample, SampleKey
 from asyncgrpo.rollout.environments import EnvironmentKind
 from asyncgrpo.rollout.group import Messages, Rollout, RolloutGroup
-from asyncgrpo.rollout.prompts import Prompt
+from asyncgrpo.rollout.row_mapping import Prompt
 from asyncgrpo.rollout.samples import Draft, Drafts
 
 LEAST_ROLLOUTS = 2  # advantages are relative to another rollout

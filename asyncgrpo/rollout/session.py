@@ -78,6 +78,7 @@ class Session:
         events: EventLog | None = None,
     ) -> None:
         config = inputs.config
+        self._starts_over = inputs.prompts.starts_over and bool(begin.resolved)
         self._begin = begin
         self._link = link
         self._client = client
@@ -141,6 +142,11 @@ class Session:
             UserError: the run cannot go on.
             ExceptionGroup: of such.
         """
+        if self._starts_over:
+            self._warn(
+                "data.streaming: a stream cannot be repositioned, so this resumed run reads it "
+                "from its beginning: prompts that were trained come up again"
+            )
         await self._poll_load()
         try:
             await self._set_up()

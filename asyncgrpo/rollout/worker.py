@@ -32,7 +32,7 @@ from asyncgrpo.metrics.sinks import EventLog
 from asyncgrpo.metrics.values import Recorder
 from asyncgrpo.records import SamplingParams
 from asyncgrpo.rollout.inputs import Inputs
-from asyncgrpo.rollout.prompts import Prompts, load_prompts
+from asyncgrpo.rollout.prompts import PromptSource, load_prompts
 from asyncgrpo.rollout.session import Link, Session, count_retry
 from asyncgrpo.rollout.threads import in_daemon_thread
 from asyncgrpo.server.capabilities import choose_endpoint
@@ -123,9 +123,11 @@ async def _run(run_dir: Path, config: Config) -> None:
         link.close()
 
 
-def _load(config: Config) -> tuple[Any, Prompts]:
+def _load(config: Config) -> tuple[Any, PromptSource]:
     has_environments = config.rollout.environments is not None
-    prompts = load_prompts(config.data, environment_prompts=has_environments)
+    prompts = load_prompts(
+        config.data, seed=config.rollout.seed, environment_prompts=has_environments
+    )
     return load_tokenizer(config), prompts
 
 

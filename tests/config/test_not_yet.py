@@ -12,7 +12,6 @@ from tests.config.recipe_files import load
 
 REFUSED = {
     "model.torch_compile": ["true"],
-    "data.streaming": ["true"],
     "data.eval": ["{path: org/held-out}"],
     "rollout.repetition_penalty": ["1.1"],
     "rollout.workers": ["2"],

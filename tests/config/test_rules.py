@@ -55,6 +55,24 @@ CASES = [
         "got flash_attn, which computes in bf16 or fp16",
         ["trainer.bf16=true"],
     ),
+    (
+        ["data.streaming=true", "trainer.max_steps=-1"],
+        "trainer.max_steps",
+        "nobody knows how many prompts a stream has",
+        ["data.max_prompts=100"],
+    ),
+    (
+        ["data.streaming=true", "trainer.max_steps=3", "data.split=train[:9]"],
+        "data.split",
+        "a stream has no slices; use data.max_prompts",
+        ["data.split=train"],
+    ),
+    (
+        ["data.streaming=true", "trainer.max_steps=3", "rollout.workers=2"],
+        "data.streaming",
+        "each worker would read all of the stream",
+        ["rollout.workers=1"],
+    ),
     (["data.path=null"], "data.path", "missing; expected a hub id", ["data.path=a/b"]),
     (
         ["server.devices=[0]", "server.tensor_parallel_size=2"],

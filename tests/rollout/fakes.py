@@ -83,7 +83,7 @@ def config(data_path: str, url: str, rewards: Sequence[Any], **sections: dict[st
 async def run(server, cfg, trainer, *, within=30.0, events=None, speaker=None):
     """A worker's whole life against a fake server; `speaker` is the policy's tokenizer."""
     has_environments = cfg.rollout.environments is not None
-    prompts = load_prompts(cfg.data, environment_prompts=has_environments)
+    prompts = load_prompts(cfg.data, seed=cfg.rollout.seed, environment_prompts=has_environments)
     inputs = Inputs(cfg, speaker or tokenizer(), prompts)
     recorder = Recorder()
     client = ServerClient(

@@ -1,5 +1,7 @@
 """The staleness allowance: a case by hand, then what holds for every stream of events."""
 
+import math
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -104,3 +106,47 @@ def test_queue_and_flight_never_pass_the_allowance_by_more_than_a_group(stream, 
             open_groups -= 1
             queued += tokens * size
         assert queued + open_groups * tokens * size < allowance + tokens * size
+
+
+@given(
+    st.integers(1, 4),  # max_staleness
+    st.integers(1, 6),  # rollouts of a group
+    st.floats(0.1, 30.0),  # seconds of a group
+    st.floats(0.5, 20.0),  # seconds of a step
+)
+def test_nothing_is_trained_later_than_its_staleness_allows(staleness, size, group_s, step_s):
+    """A worker and a trainer on a simulated clock, for 40 steps.
+
+    A step uses 60 tokens, or waits for them; after it the allowance is what the step used, times
+    the staleness. Rollouts have 10 tokens. Four groups can be under way at once.
+    """
+    step_tokens = 60
+    admission = Admission(allowance_tokens=staleness * step_tokens)
+    now, step_ends, steps = 0.0, 0.0, 0
+    running: list[tuple[float, int]] = []  # when a group ends, the step at which it started
+    queue: list[int] = []  # the step at which each sample's group started
+    consumed, late = 0, []
+    while steps < 40:
+        while admission.may_start() and len(running) < 4:
+            admission.start_group(size)
+            running.append((now + group_s, steps))
+        ends = min(running)[0] if running else math.inf
+        if ends <= step_ends or len(queue) * 10 < step_tokens:
+            assert running, "the worker may not start, and the trainer has too little for a step"
+            now, started = min(running)
+            running.remove(min(running))
+            finish(admission, [10] * size)
+            admission.close_group(finished_tokens=10 * size, offered_tokens=10 * size)
+            queue += [started] * size
+            step_ends = max(step_ends, now)
+        else:
+            now, steps = max(now, step_ends), steps + 1
+            used, queue = queue[: step_tokens // 10], queue[step_tokens // 10 :]
+            late += [steps - 1 - started for started in used]
+            consumed += step_tokens
+            admission.on_progress(
+                allowance_tokens=staleness * step_tokens, consumed_tokens=consumed
+            )
+            step_ends = now + step_s
+    # One group may pass the allowance, and a step may leave a part of one behind.
+    assert max(late) <= staleness + 1

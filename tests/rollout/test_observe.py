@@ -14,7 +14,7 @@ from asyncgrpo.rollout.observe import (
     observe_rollout,
 )
 from asyncgrpo.rollout.open_group import FinishedRollout, OpenGroup
-from asyncgrpo.rollout.prompts import Prompt
+from asyncgrpo.rollout.row_mapping import Prompt
 from asyncgrpo.rollout.samples import draft_samples
 from asyncgrpo.rollout.scoring import GroupRewards
 

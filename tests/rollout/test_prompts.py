@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from asyncgrpo.config.data import DataConfig
 from asyncgrpo.errors import DataError
-from asyncgrpo.rollout.prompts import Prompts, load_prompts, permutation, template_columns
+from asyncgrpo.rollout.prompts import Prompts, load_prompts, permutation
+from asyncgrpo.rollout.row_mapping import template_columns
 
 USER = [{"role": "user", "content": "hi"}]
 

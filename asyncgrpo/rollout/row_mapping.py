@@ -1,0 +1,157 @@
+"""From a row of a dataset to a prompt.
+
+    row --prompt_column | prompt_template--> messages, and the other columns for rewards
+
+The columns are checked once, a row when it is read.
+"""
+
+import string
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from asyncgrpo.config.data import DataSource
+from asyncgrpo.errors import DataError
+from asyncgrpo.rollout.group import Message, Messages
+
+RESERVED_COLUMNS = ("prompts", "completions", "completion_ids")  # keywords of every reward
+SHOWN_CHARACTERS = 80
+
+
+class RowError(DataError):
+    """A row that is no prompt; the others may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One dataset entry."""
+
+    row_index: int
+    messages: Messages  # none where the environment makes the prompt
+    row: dict[str, Any]  # every column, as the dataset gives it
+    columns: dict[str, Any]  # those that reach rewards: all but the prompt column
+    epoch: int = 0  # how often the dataset was gone through before
+
+
+class RowMapping:
+    """How the rows of one dataset become prompts."""
+
+    def __init__(
+        self, column_names: Sequence[str], source: DataSource, *, environment_prompts: bool
+    ) -> None:
+        """Check the columns; `environment_prompts` says that rows need no conversation.
+
+        Raises:
+            DataError: a column is missing, or has a name that is taken.
+        """
+        self._column_names = column_names
+        self._source = source
+        self._has_messages = (
+            not environment_prompts
+            or source.prompt_template is not None
+            or source.prompt_column in column_names
+        )
+        self._check_columns()
+
+    @property
+    def reward_columns(self) -> list[str]:
+        """The columns that reach rewards as keywords."""
+        return [name for name in self._column_names if name != self._source.prompt_column]
+
+    def prompt(self, row: dict[str, Any], row_index: int, epoch: int = 0) -> Prompt:
+        """The prompt of a row.
+
+        Raises:
+            RowError: the row has no usable conversation.
+        """
+        messages = self._messages(row, row_index)
+        columns = {name: row.get(name) for name in self.reward_columns}
+        return Prompt(row_index, messages, row, columns, epoch)
+
+    def _messages(self, row: Mapping[str, Any], row_index: int) -> Messages:
+        source = self._source
+        if not self._has_messages:
+            messages: Messages = []
+        elif source.prompt_template is not None:
+            text = source.prompt_template.format(**row)
+            messages = [{"role": "user", "content": text}]
+        else:
+            messages = _conversation(row.get(source.prompt_column), row_index, source.prompt_column)
+        has_system = bool(messages) and messages[0]["role"] == "system"
+        if source.system_prompt is not None and not has_system:
+            messages = [{"role": "system", "content": source.system_prompt}, *messages]
+        return messages
+
+    def _check_columns(self) -> None:
+        source, names = self._source, self._column_names
+        listed = ", ".join(f"`{name}`" for name in names)
+        for name in RESERVED_COLUMNS:
+            if name in names:
+                raise DataError(
+                    f"data.path `{source.path}`: column `{name}` collides with a keyword that "
+                    "every reward function is called with; rename it"
+                )
+        if source.prompt_template is None:
+            if self._has_messages and source.prompt_column not in names:
+                raise DataError(
+                    f"data.path `{source.path}` has no column `{source.prompt_column}`; it has "
+                    f"{listed}. Set data.prompt_column, or data.prompt_template to make the prompt "
+                    "from other columns"
+                )
+            return
+        for name in template_columns(source.prompt_template):
+            if name not in names:
+                raise DataError(
+                    f"data.prompt_template names the column `{name}`; `{source.path}` has {listed}"
+                )
+
+
+def template_columns(template: str) -> list[str]:
+    """The columns a prompt template names.
+
+    Raises:
+        DataError: a brace that is not `{column}`; a literal one is written twice.
+    """
+    try:
+        fields = [name for _, name, _, _ in string.Formatter().parse(template) if name is not None]
+    except ValueError as error:
+        raise DataError(_bad_template(template, str(error))) from error
+    for name in fields:
+        if not name.isidentifier():
+            raise DataError(_bad_template(template, f"`{{{name}}}` names no column"))
+    return fields
+
+
+def _conversation(value: object, row_index: int, column: str) -> Messages:
+    """The messages of a prompt column, without the keys that other rows alone have."""
+    where = f"row {row_index}: column `{column}`"
+    if not isinstance(value, list):
+        raise RowError(
+            f"{where} holds {_show(value)}; expected a list of messages with `role` and `content`. "
+            f'For a column of plain text set data.prompt_template, such as "{{{column}}}"'
+        )
+    if not value:
+        raise RowError(f"{where} is an empty list; expected at least one message")
+    return [_message(entry, i, where) for i, entry in enumerate(cast("list[object]", value))]
+
+
+def _message(entry: object, index: int, where: str) -> Message:
+    if isinstance(entry, dict):
+        message = {k: v for k, v in cast("Message", entry).items() if v is not None}
+        if isinstance(message.get("role"), str) and "content" in message:
+            return message
+    raise RowError(
+        f"{where}: message {index} is {_show(entry)}; expected an object with `role` and `content`"
+    )
+
+
+def _show(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."
+
+
+def _bad_template(template: str, reason: str) -> str:
+    return (
+        f"data.prompt_template {_show(template)}: {reason}; expected `{{column}}`, and a literal "
+        "brace written twice: `{{` or `}}`"
+    )
