@@ -1,0 +1,31 @@
+"""What B3 compares is the same work: the same logprobs and gradients, by two ways."""
+
+import pytest
+import torch
+
+from asyncgrpo.bench import lm_head
+
+
+def test_both_variants_compute_the_same(monkeypatch: pytest.MonkeyPatch):
+    for name, value in {"V": 300, "N": 64, "T": 32, "H": 16}.items():
+        monkeypatch.setattr(lm_head, name, value)
+    given = lm_head._draw()
+    found = []
+    for variant in (lm_head._ours, lm_head._full):
+        logprobs = variant(given)
+        total = (logprobs * given.gradient_TC).sum()
+        found.append((logprobs, *torch.autograd.grad(total, [given.hidden_NH, given.weight_VH])))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_a_variant_is_measured_in_a_process_of_its_own(capsys, monkeypatch: pytest.MonkeyPatch):
+    for name, value in {"V": 2000, "N": 512, "T": 256, "H": 16}.items():
+        monkeypatch.setattr(lm_head, name, value)
+    threads = torch.get_num_threads()
+    lm_head.main("full")
+    torch.set_num_threads(threads)
+    output = capsys.readouterr().out
+    measured = lm_head.msgspec.json.decode(output, type=lm_head.Measured)
+    assert measured.cpu_s > 0
+    assert measured.extra_mb >= 2 * 256 * 2000 * 4 / 1e6  # logits and logprobs at least
