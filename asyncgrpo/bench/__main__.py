@@ -13,7 +13,14 @@ from rich.table import Table
 
 from asyncgrpo.bench.figure import Figure
 
-NAMES = {"B1": "planner", "B2": "tree", "B3": "lm_head", "B10": "cli", "B14": "api_server"}
+NAMES = {
+    "B1": "planner",
+    "B2": "tree",
+    "B3": "lm_head",
+    "B10": "cli",
+    "B13": "memory",
+    "B14": "api_server",
+}
 MODULES = {"cli": "command_line"}  # where it is not the name
 RESULTS = Path("bench/results.json")
 
