@@ -57,6 +57,7 @@ from asyncgrpo.server.turns_packed import packed_request, packed_turn
 IDLE_S = 2.0  # an idle connection older than this may be one the server is closing
 READY_POLL_S = 0.5  # a server that starts has no way to tell
 HEALTH_TIMEOUT_S = 10.0
+SPREAD = 5  # a wait is longer by up to as many first waits, at random
 ADAPTER_SEEN_WITHIN_S = 15.0  # how late a file may appear on a shared file system
 
 OnRetry = Callable[[ServerError], None]
@@ -67,7 +68,10 @@ stamina.instrumentation.set_on_retry_hooks(())
 
 
 class Retries(NamedTuple):
-    """How long a turn is tried: waits grow from `first_s` to `longest_s`, with jitter."""
+    """How long a turn is tried: waits double from `first_s` to `longest_s`, and are spread out.
+
+    Hundreds of requests fail at the same moment; they must not come back at the same one.
+    """
 
     attempts: int = 10
     first_s: float = 0.2
@@ -294,7 +298,7 @@ class ServerClient:
             timeout=self._timeout_s,  # a server that never answers costs one timeout, not ten
             wait_initial=retries.first_s,
             wait_max=retries.longest_s,
-            wait_jitter=retries.first_s,
+            wait_jitter=SPREAD * retries.first_s,
         )
         async for attempt in tries:
             with attempt:

@@ -86,6 +86,47 @@ async def test_trying_again_ends(fake, make_request):
     assert len(fake.state.fail_next) == 100 - AT_ONCE.attempts
 
 
+async def test_waits_double(fake, make_request):
+    fake.state.fail_next = [503] * 3
+    times = [time.monotonic()]
+    retries = Retries(attempts=4, first_s=0.1, longest_s=10)
+    async with ServerClient(
+        fake.url, retries=retries, on_retry=lambda _: times.append(time.monotonic())
+    ) as client:
+        await client.generate(make_request())
+    times.append(time.monotonic())
+    waits = np.diff(times[1:])
+    assert (waits >= [0.1, 0.2, 0.4]).all()
+
+
+async def test_requests_that_failed_together_do_not_come_back_together(fake, make_request):
+    fake.state.fail_next = [503] * 40
+    retries = Retries(attempts=2, first_s=0.1, longest_s=10)
+    async with ServerClient(fake.url, retries=retries) as client:
+
+        async def seconds(seed: int) -> float:
+            start = time.monotonic()
+            await client.generate(make_request(seed=seed))
+            return time.monotonic() - start
+
+        taken = await asyncio.gather(*(seconds(seed) for seed in range(40)))
+    assert max(taken) - min(taken) > 0.25
+
+
+async def test_a_server_that_comes_back_is_found_again(make_request):
+    with FakeServer() as before:
+        port = before.port
+    seen: list[ServerError] = []
+    retries = Retries(attempts=10, first_s=0.1, longest_s=0.5)
+    async with ServerClient(before.url, retries=retries, on_retry=seen.append) as client:
+        waiting = asyncio.ensure_future(client.generate(make_request()))
+        while not seen:  # noqa: ASYNC110  (the client tells through a callback)
+            await asyncio.sleep(0.01)
+        with FakeServer(port=port):
+            assert (await waiting).output_ids.size
+    assert all(isinstance(error, UnreachableError) for error in seen)
+
+
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 422])
 async def test_another_4xx_is_never_tried_again(fake, client, make_request, status):
     fake.state.fail_next = [status, 500]
