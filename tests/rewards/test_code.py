@@ -156,6 +156,12 @@ async def test_a_program_of_stdin_and_stdout():
         ),
         pytest.param("N = 3", "assert N == 3", id="a constant"),
         pytest.param(
+            "from functools import partial\nf = partial(pow, 2)", "assert f(3) == 8", id="a partial"
+        ),
+        pytest.param(
+            "from collections import Counter", "assert Counter('aa') == {'a': 2}", id="its class"
+        ),
+        pytest.param(
             "def f(*a, k=1, **o): return a, k, o",
             "assert f(1, k=2, z=3) == ((1,), 2, {'z': 3})",
             id="keywords",
@@ -230,6 +236,23 @@ async def test_a_test_that_needs_its_own_object_inside_the_program_scores_nothin
             id="redefines builtins",
         ),
         pytest.param(
+            "import json, os, struct, sys\n"
+            "def frame(message):\n"
+            "    body = json.dumps(message).encode()\n"
+            "    return struct.pack('!I', len(body)) + body\n"
+            "yes = ['far', 0]\n"
+            "names = {'__builtins__': ['dict', ['abs', yes], ['all', yes]], 'add': yes}\n"
+            "names |= {'abs': yes, 'all': yes, '_verdict': yes}\n"
+            "for fd in range(3, 64):\n"
+            "    try:\n"
+            "        os.write(fd, frame({'names': names}))\n"
+            "        for _ in range(40): os.write(fd, frame({'returned': True}))\n"
+            "    except OSError: pass\n"
+            "import time\ntime.sleep(2)",
+            id="speaks to the judge itself",
+        ),
+        pytest.param("from unittest.mock import _ANY as add", id="a class equal to all"),
+        pytest.param(
             "import sys\nsys.settrace(lambda *a: None)\n"
             "import asyncgrpo.rewards.sandbox.judge as j\nj._verdict = lambda *a: 'passed'\n"
             "def add(a, b): return 9",
@@ -260,3 +283,8 @@ async def test_a_machine_that_cannot_confine_is_named(monkeypatch):
     monkeypatch.setattr(confine.landlock, "version", lambda: 0)
     with pytest.raises(HookError, match=r"no Landlock .*without_landlock"):
         await pool.Sandbox().run("1", [""], pool.Limits())
+
+
+@confined
+async def test_a_class_of_a_library_that_equals_everything_stays_with_the_program():
+    assert await reward("from unittest.mock import _ANY as f", ["assert f() == 5"]) == 0.0

@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from asyncgrpo.metrics.catalog import describe
 from asyncgrpo.metrics.values import Recorder
@@ -90,6 +92,15 @@ def a_group(rewards, *outputs):
 def test_a_duplicate_repeats_an_earlier_rollout_in_all_turns():
     _, group = a_group([0.0] * 4, [[5], [6]], [[5], [6]], [[5, 6]], [[5], [6]])
     assert duplicates(group) == [False, True, False, True]
+
+
+tokens = st.lists(st.integers(0, 2), max_size=2)
+
+
+@given(st.lists(st.lists(tokens, min_size=1, max_size=2), min_size=2, max_size=8))
+def test_duplicates_are_counted_as_a_plain_comparison_of_all_turns_would(outputs):
+    _, group = a_group([0.0] * len(outputs), *outputs)
+    assert duplicates(group) == [turns in outputs[:i] for i, turns in enumerate(outputs)]
 
 
 def test_a_kept_group_is_weighted_by_its_samples():

@@ -9,6 +9,7 @@ import pytest
 
 from asyncgrpo.config import RewardSource
 from asyncgrpo.errors import ConfigError, HookError
+from asyncgrpo.rollout.advantages import total_rewards
 from asyncgrpo.rollout.group import Rollout, RolloutGroup
 from asyncgrpo.rollout.scoring import RewardFunction, load_rewards, score_group
 
@@ -67,6 +68,24 @@ async def test_weights_and_the_rollouts_own_reward():
     scored = await score_group([reward(one, weight=3.0)], group("a", "b", rewards=[None, 5.0]))
     np.testing.assert_array_equal(scored.weighted, [[3.0, np.nan], [np.nan, 5.0]])
     np.testing.assert_array_equal(scored.by_name["one"], [1.0, np.nan])
+
+
+async def test_the_environments_rewards_are_sources_of_weight_one():
+    class Counter:
+        pass
+
+    class Maze:
+        pass
+
+    def one(completions, **kwargs):
+        return [1.0, None, None]
+
+    scored_group = group("a", "b", "c")
+    scored_group.env_rewards = [(Counter, 0.5), (Maze, 2.0), None]
+    scored = await score_group([reward(one, weight=3.0)], scored_group)
+    np.testing.assert_array_equal(total_rewards(scored.weighted), [3.5, 2.0, np.nan])
+    np.testing.assert_array_equal(scored.by_name["Counter"], [0.5, np.nan, np.nan])
+    np.testing.assert_array_equal(scored.by_name["Maze"], [np.nan, 2.0, np.nan])
 
 
 async def test_functions_of_a_group_run_side_by_side():

@@ -98,13 +98,8 @@ class _Server:
         return answer
 
     def _export(self, value: Any) -> Wire:
-        """A name's value; what comes from a module is named, for the judge to import itself."""
-        if inspect.ismodule(value):
-            return ["module", value.__name__]
-        module = getattr(value, "__module__", None)
-        if module not in {MODULE, None} and callable(value):
-            return ["imported", module, getattr(value, "__qualname__", "")]
-        return self._encode(value)
+        """A name's value; a module is named, for the judge to import itself."""
+        return ["module", value.__name__] if inspect.ismodule(value) else self._encode(value)
 
     def _encode(self, value: object) -> Wire:
         return values.encode(value, self._refer)

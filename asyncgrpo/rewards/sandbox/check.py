@@ -21,7 +21,6 @@ import tempfile
 import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Any, NoReturn, cast
 
 from asyncgrpo.rewards.sandbox import candidate, frames, judge
@@ -30,6 +29,7 @@ from asyncgrpo.rewards.sandbox.limits import FOLDER_MB, Limits
 from asyncgrpo.rewards.sandbox.protocol import FAILED, OK, TIMEOUT, TOO_MUCH
 
 DISK_CHECK_S = 0.1
+BLOCK, SMALLEST_FILE = 512, 4096  # bytes
 
 
 def main(control_fd: int, tests_fd: int, root: str) -> None:
@@ -134,12 +134,13 @@ def _collect(collected: _Collected, seconds: float, control: socket.socket, fold
 
 
 def _size(folder: str) -> int:
-    """Bytes on disk below a folder whose files come and go."""
+    """Bytes on disk of a folder whose files come and go; an empty one counts too."""
     total = 0
-    for path, _, names in os.walk(folder):
-        for name in names:
+    with os.scandir(folder) as entries:
+        for entry in entries:
             with contextlib.suppress(OSError):
-                total += (Path(path) / name).lstat().st_blocks * 512
+                blocks = entry.stat(follow_symlinks=False).st_blocks
+                total += max(blocks * BLOCK, SMALLEST_FILE)
     return total
 
 

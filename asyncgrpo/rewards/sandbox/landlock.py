@@ -1,8 +1,8 @@
 """Which files a process may touch: Landlock, Linux 5.13 and later, without privileges.
 
-READABLE        read, execute          libraries and Python's packages
-the folder      read, write, make, remove
-all else        refused; kernels that know how also refuse TCP and signals to others
+libraries, Python's packages   read, execute
+the folder                     read, write; make and remove files, no folders
+all else                       refused; newer kernels also refuse TCP and signals to others
 """
 
 import ctypes
@@ -20,11 +20,11 @@ VERSION_FLAG = 1
 PATH_BENEATH = 1
 
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
-REMOVE_DIR, REMOVE_FILE, MAKE_DIR, MAKE_REG = 1 << 4, 1 << 5, 1 << 7, 1 << 8
+REMOVE_FILE, MAKE_REG = 1 << 5, 1 << 8
 TRUNCATE = 1 << 14
 FILE_RIGHTS = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE
 READ = EXECUTE | READ_FILE | READ_DIR
-WRITE = READ | WRITE_FILE | REMOVE_DIR | REMOVE_FILE | MAKE_DIR | MAKE_REG | TRUNCATE
+WRITE = READ | WRITE_FILE | REMOVE_FILE | MAKE_REG | TRUNCATE  # files; no folders in it
 
 # Rights and restrictions that each version of Landlock added.
 FS_RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16) - 1}

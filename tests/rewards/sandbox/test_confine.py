@@ -61,13 +61,14 @@ async def test_no_file_is_written_outside_its_folder(sandbox, tmp_path):
         f"attempt('touch', lambda: os.utime({str(before)!r}))",
         f"attempt('link', lambda: os.link({str(before)!r}, 'mine'))",
         f"attempt('symlink', lambda: os.symlink({str(before)!r}, 'mine'))",
+        "attempt('mkdir', lambda: os.mkdir('deep'))",
         "attempt('up', lambda: open('../hostile', 'w'))",
         "attempt('shm', lambda: open('/dev/shm/hostile', 'w'))",
     ]
     mode = before.stat().st_mode
     run = await ran(sandbox, "\n".join(lines))
     assert said(run).keys() == {*targets, "append", "truncate", "unlink", "rename", "chmod",
-                                "touch", "link", "symlink", "up", "shm"}  # fmt: skip
+                                "touch", "link", "symlink", "up", "mkdir", "shm"}  # fmt: skip
     assert set(said(run).values()) == {"PermissionError", "OSError"}  # to rename: across devices
     assert before.read_text() == "kept"
     assert before.stat().st_mode == mode
@@ -75,10 +76,18 @@ async def test_no_file_is_written_outside_its_folder(sandbox, tmp_path):
 
 
 async def test_its_own_folder_is_writable_and_gone_afterwards(sandbox):
-    code = "import tempfile\nopen('a', 'w').write('x' * 9)\nprint(os.getcwd(), tempfile.mkdtemp())"
+    code = """
+import tempfile
+with tempfile.NamedTemporaryFile("w+") as file:
+    file.write("x" * 9)
+    print(os.getcwd(), file.name)
+open("a", "w").write("b")
+os.unlink("a")
+"""
     run = await ran(sandbox, code)
-    folder, inner = run.stdout.split()
-    assert inner.startswith(folder)
+    folder, file = run.stdout.split()
+    assert run.status == "ok"
+    assert file.startswith(folder)
     assert not Path(folder).exists()  # noqa: ASYNC240
 
 
@@ -214,6 +223,12 @@ while True:
 """
     many = await ran(sandbox, code, Limits(seconds=20.0, cpu_seconds=15.0))
     assert many.status == "too much output or disk"
+
+
+async def test_empty_files_without_end_are_stopped_too(sandbox):
+    code = "for i in range(10**9): open(str(i), 'w').close()"
+    run = await ran(sandbox, code, Limits(seconds=20.0, cpu_seconds=15.0))
+    assert run.status == "too much output or disk"
 
 
 async def test_limits_cannot_be_raised(sandbox):
