@@ -43,7 +43,7 @@ SENTENCES = (
 
 def make_tokenizer(model_max_length: int) -> PreTrainedTokenizerFast:
     """Learn the tokenizer and dress it as transformers loads and saves it."""
-    learned = _learn(SENTENCES)
+    learned = learn(SENTENCES, VOCABULARY)
     return PreTrainedTokenizerFast(
         tokenizer_object=learned,
         pad_token=PAD,
@@ -55,7 +55,8 @@ def make_tokenizer(model_max_length: int) -> PreTrainedTokenizerFast:
     )
 
 
-def _learn(sentences: Iterable[str]) -> Tokenizer:
+def learn(sentences: Iterable[str], vocabulary: int) -> Tokenizer:
+    """Learn byte-level BPE of `vocabulary` tokens, digits one by one."""
     tokenizer = Tokenizer(BPE())
     tokenizer.pre_tokenizer = Sequence(
         [
@@ -65,7 +66,7 @@ def _learn(sentences: Iterable[str]) -> Tokenizer:
     )
     tokenizer.decoder = ByteLevelDecoder()
     trainer = BpeTrainer(
-        vocab_size=VOCABULARY,
+        vocab_size=vocabulary,
         special_tokens=[PAD, START, EOS],
         initial_alphabet=ByteLevel.alphabet(),
         show_progress=False,

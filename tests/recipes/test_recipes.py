@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from asyncgrpo.config import load_recipe
+from asyncgrpo.rollout.environments import load_environments
 from asyncgrpo.rollout.scoring import load_rewards
+from asyncgrpo.rollout.tools import load_tools
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 NEEDS_REAL_MODEL = {"smollm2-cpu.yaml", "gsm8k-cpu.yaml"}  # `make real-model` makes it
@@ -20,6 +22,8 @@ def test_every_recipe_of_the_folder_is_tried_here():
     assert {path.name for path in RECIPES.glob("*.yaml")} >= NEEDS_REAL_MODEL | {
         "demo.yaml",
         "demo-lora.yaml",
+        "tools.yaml",
+        "counter.yaml",
     }
 
 
@@ -27,13 +31,21 @@ def test_every_recipe_of_the_folder_is_tried_here():
 def test_it_is_valid(name):
     config = load(name)
     assert config.trainer.max_steps > 0
-    assert config.rollout.rewards
+    assert config.rollout.rewards or config.rollout.environments
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in RECIPES.glob("*.yaml")))
 def test_its_rewards_import_and_need_no_column_but_the_dataset_s(name):
     columns = ["question", "answer"] if name.startswith("gsm8k") else ["prompt", "answer"]
-    assert load_rewards(load(name).rollout.rewards, columns)
+    sources = load(name).rollout.rewards
+    assert len(load_rewards(sources, columns)) == len(sources)
+
+
+@pytest.mark.parametrize("name", ["tools.yaml", "counter.yaml"])
+def test_what_its_policy_calls_can_be_described_to_it(name):
+    rollout = load(name).rollout
+    environments = load_environments(rollout.environments, most_instances=1, timeout_s=1)
+    assert load_tools(rollout.tools) or environments
 
 
 def test_the_demo_trains_all_weights_and_publishes_them_through_a_folder():
