@@ -68,11 +68,11 @@ class RolloutConfig(Section):
     temperature: NonNegativeFloat = 1.0
     """Sampling temperature; the trainer scales its logits by the same."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Nucleus sampling; 1.0 = off."""
+    """Sample from the likeliest tokens that hold this mass; needs `top_k`; 1.0 = off."""
     top_k: NonNegativeInt = 0
     """Sample from the k likeliest tokens; 0 = all."""
     min_p: Fraction | None = None
-    """Least probability relative to the likeliest token; null = off."""
+    """Least probability relative to the likeliest token; needs `top_k`; null = off."""
     repetition_penalty: PositiveFloat = 1.0
     """Penalty on tokens seen before; 1.0 = off."""
     stop: Strings = ()
