@@ -16,14 +16,16 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 import numpy as np
 from jaxtyping import Int32
 
-from asyncgrpo.channel.messages import DropReason, PromptDropped
+from asyncgrpo.channel.messages import DropReason, EpochEmpty, PromptDropped
+from asyncgrpo.channel.shares import Share
 from asyncgrpo.errors import DataError, HookError, RunError
 from asyncgrpo.metrics.values import Recorder
 from asyncgrpo.rollout.admission import Admission
 from asyncgrpo.rollout.chat import Chat
 from asyncgrpo.rollout.concurrency import ConcurrencyCap
-from asyncgrpo.rollout.environments import EnvironmentKind, Environments
-from asyncgrpo.rollout.epoch_census import EpochCensus
+from asyncgrpo.rollout.environment_kind import EnvironmentKind
+from asyncgrpo.rollout.environments import Environments
+from asyncgrpo.rollout.epoch_census import EmptyEpochError, EpochCensus
 from asyncgrpo.rollout.failures import FailureBudget
 from asyncgrpo.rollout.heartbeats import Heartbeats
 from asyncgrpo.rollout.loop import AsyncRolloutLoop
@@ -64,7 +66,8 @@ class Generation:
         recorder: Recorder,
         heartbeats: Heartbeats,
         finished: "asyncio.Queue[OpenGroup]",
-        drop: Callable[[PromptDropped], Awaitable[None]],
+        tell: Callable[[PromptDropped | EpochEmpty], Awaitable[None]],
+        share: Share,
         num_generations: int,
         seed: int,
         eos_ids: frozenset[int],
@@ -83,7 +86,8 @@ class Generation:
         self._recorder = recorder
         self._heartbeats = heartbeats
         self._finished = finished
-        self._drop = drop
+        self._tell = tell
+        self._share = share
         self._num_generations = num_generations
         self._seed = seed
         self._eos_ids = eos_ids
@@ -103,7 +107,7 @@ class Generation:
             UserError: the run cannot go on.
         """
         num_prompts = len(self._prompts)
-        census = EpochCensus(num_prompts if num_prompts < UNKNOWN_LENGTH else None)
+        census = EpochCensus(num_prompts if num_prompts < UNKNOWN_LENGTH else None, self._share)
         async with asyncio.TaskGroup() as rollouts:
             for ordinal in ordinals:
                 await self._wait_for_allowance()
@@ -145,17 +149,17 @@ class Generation:
             return await self._drop_unopened(epoch, position, DropReason.ERROR)
         census.see(prompt.epoch)
         if not self._accepts(prompt):
-            census.drop("rejected by filter_prompt")
+            await self._count_out(census, "rejected by filter_prompt")
             return await self._drop_unopened(epoch, position, DropReason.FILTERED)
         try:
             environment = self._environment(prompt)
             prompt_ids = await self._rendered(prompt, environment)
         except DataError as error:
-            census.drop(str(error))
+            await self._count_out(census, str(error))
             self.fail(self._failures, f"row {prompt.row_index}: {error}")
             return await self._drop_unopened(epoch, position, DropReason.ERROR)
         if prompt_ids is not None and self._sampler.room_for(prompt_ids) <= 0:
-            census.drop("longer than the context (server.max_model_len)")
+            await self._count_out(census, "longer than the context (server.max_model_len)")
             log.warning(
                 "row %d is dropped: its prompt of %d tokens leaves no room in the context "
                 "(server.max_model_len)",
@@ -177,7 +181,16 @@ class Generation:
         return group
 
     async def _drop_unopened(self, epoch: int, position: int, reason: DropReason) -> None:
-        await self._drop(PromptDropped(epoch, position, reason))
+        await self._tell(PromptDropped(epoch, position, reason))
+
+    async def _count_out(self, census: EpochCensus, reason: str) -> None:
+        """The prompt just seen is not generated for; was it the last chance of its epoch?"""
+        try:
+            census.drop(reason)
+        except EmptyEpochError as empty:
+            if self._share.alone:
+                raise
+            await self._tell(EpochEmpty(empty.epoch, str(empty)))
 
     def _environment(self, prompt: Prompt) -> EnvironmentKind | None:
         if self._environments is None:
@@ -235,7 +248,7 @@ class Generation:
         if len(group.finished) < LEAST_ROLLOUTS:
             self._admission.close_group(finished_tokens=group.finished_tokens, offered_tokens=0)
             self.wake()
-            await self._drop(PromptDropped(group.epoch, group.position, DropReason.ERROR))
+            await self._tell(PromptDropped(group.epoch, group.position, DropReason.ERROR))
             return
         group.queued_at = start = time.monotonic()
         await self._finished.put(group)

@@ -13,7 +13,7 @@ from jaxtyping import Float64, Int32
 
 from asyncgrpo.channel.messages import GroupReady, PromptDropped
 from asyncgrpo.records import Sample, SampleKey
-from asyncgrpo.rollout.environments import EnvironmentKind
+from asyncgrpo.rollout.environment_kind import EnvironmentKind
 from asyncgrpo.rollout.group import Messages, Rollout, RolloutGroup
 from asyncgrpo.rollout.row_mapping import Prompt
 from asyncgrpo.rollout.samples import Draft, Drafts

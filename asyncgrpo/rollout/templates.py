@@ -58,7 +58,7 @@ def corrected_template(template: str, style: CallStyle) -> str | None:
 
 
 def _shipped(name: str) -> str:
-    folder = resources.files(__package__) / "training_templates"
+    folder = resources.files("asyncgrpo.rollout") / "training_templates"
     return (folder / f"{name}.jinja").read_text(encoding="utf-8").rstrip("\n")
 
 

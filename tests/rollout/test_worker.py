@@ -13,6 +13,7 @@ from asyncgrpo.channel.messages import Begin, Exhausted, Failed, GroupReady, Hel
 from asyncgrpo.channel.sockets import TrainerLink
 from asyncgrpo.config import write_resolved
 from tests.fake_vllm import FakeServer, FakeState
+from tests.rollout import chat_fakes
 from tests.rollout.fakes import config, tokenizer, write_prompts
 
 HOOKS = "tests.rollout.hooks"
@@ -32,7 +33,9 @@ def run_dir(tmp_path):
     return tmp_path
 
 
-def prepare(run_dir, server, reward, **sections):
+def prepare(run_dir, server, reward, server_section=None, **sections):
+    if server_section:
+        sections["server"] = server_section
     sections = {"model": {"name_or_path": str(run_dir / "model")}, **sections}
     cfg = config(str(run_dir / "prompts.jsonl"), server.url, [reward], **sections)
     write_resolved(run_dir / "config.json", cfg)
@@ -98,6 +101,27 @@ def test_a_hung_reward_does_not_keep_the_process_alive(run_dir, server, link):
     link.send(worker, Begin("fake", 0, 0, (), 10**9, None))
     _, failed = hear(link, Failed)[-1]
     assert "took longer than its timeout_s of 0.1" in failed.message
+    process.communicate(timeout=15)
+    assert process.returncode == 1
+
+
+def test_a_hung_tool_does_not_keep_the_process_alive(run_dir, server, link):
+    chat_fakes.tokenizer().save_pretrained(run_dir / "model")
+    server.state.script = lambda *_: chat_fakes.says(chat_fakes.call("hangs"))
+    server.state.vocab_size, server.state.max_model_len = 320, 2048
+    rollout = {
+        "tools": ("tests.rollout.tool_functions:hangs",),
+        "tool_timeout_s": 0.1,
+        "failure_budget": 0.0,
+        "max_completion_length": 100,
+    }
+    reward, context = f"{HOOKS}:random_reward", {"max_model_len": 2048}
+    prepare(run_dir, server, reward, rollout=rollout, server_section=context)
+    process = start(run_dir)
+    worker, _ = hear(link, Hello)[-1]
+    link.send(worker, Begin("fake", 0, 0, (), 10**9, None))
+    _, failed = hear(link, Failed)[-1]
+    assert "tool `hangs` took longer than rollout.tool_timeout_s = 0.1" in failed.message
     process.communicate(timeout=15)
     assert process.returncode == 1
 
