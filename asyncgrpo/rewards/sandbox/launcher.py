@@ -10,6 +10,7 @@ It reads neither programs nor tests, so no check inherits another's.
 """
 
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -34,6 +35,7 @@ def main() -> None:
     while True:
         data, fds, _, _ = socket.recv_fds(channel, 1, 2)
         if not data:
+            shutil.rmtree(root, ignore_errors=True)  # a worker that was killed did not
             return
         if os.fork() == 0:
             _check(channel, fds[0], fds[1], root)

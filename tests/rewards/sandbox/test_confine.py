@@ -6,6 +6,8 @@ A program says on stdout what it managed to do; `stdout` is all that comes out o
 import asyncio
 import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -284,6 +286,35 @@ async def test_nothing_is_left_behind_when_the_launcher_is_killed(sandbox):
     _, alive = psutil.wait_procs(started, timeout=5)
     assert not alive
     assert (await ran(sandbox, "print('next', 1)")).status == "ok"
+
+
+WORKER = """
+import asyncio
+from asyncgrpo.rewards.sandbox.pool import Limits, Sandbox
+
+async def main():
+    sandbox = Sandbox()
+    running = sandbox.run("import time; time.sleep(600)", [""], Limits(seconds=600.0))
+    task = asyncio.ensure_future(running)
+    await asyncio.sleep(1.5)
+    print(sandbox._launcher._root, flush=True)
+    await task
+
+asyncio.run(main())
+"""
+
+
+def test_nothing_is_left_behind_when_the_worker_is_killed():
+    worker = subprocess.Popen([sys.executable, "-c", WORKER], stdout=subprocess.PIPE, text=True)
+    root = Path(worker.stdout.readline().strip())
+    started = psutil.Process(worker.pid).children(recursive=True)
+    assert len(started) == 3  # the launcher, the check, the program
+    assert root.is_dir()
+    worker.kill()
+    worker.communicate()
+    _, alive = psutil.wait_procs(started, timeout=10)
+    assert not alive
+    assert not root.exists()
 
 
 async def test_without_landlock_nothing_at_all_is_written(tmp_path):

@@ -1,0 +1,83 @@
+"""Groups that carry no signal are dropped, count for their epoch, and are counted."""
+
+import pytest
+
+from asyncgrpo import AsyncRolloutLoop
+from asyncgrpo.channel.messages import DropReason
+from tests.fake_vllm import FakeServer, FakeState
+from tests.rollout.fakes import FakeTrainer, config, run, write_prompts
+
+HERE = __name__
+G = 7
+NUM_PROMPTS = 8
+
+
+def all_a_tenth(completions, **kwargs):
+    return [0.1] * len(completions)  # whose float std is 1.4e-17
+
+
+def only_the_first(completions, **kwargs):
+    return [1.0] + [None] * (len(completions) - 1)
+
+
+def cancels(completions, **kwargs):
+    return [0.5 - i for i in range(len(completions))]
+
+
+def the_other_half(completions, **kwargs):
+    return [float(i) for i in range(len(completions))]
+
+
+class AlwaysOne(AsyncRolloutLoop):
+    """Advantages of its own, for groups whose rewards say nothing too."""
+
+    def compute_advantages(self, group):
+        return [1.0] * len(group.rollouts)
+
+
+@pytest.fixture
+def server():
+    with FakeServer(FakeState(vocab_size=64, max_model_len=64)) as fake:
+        yield fake
+
+
+async def a_run(server, tmp_path, *rewards, **rollout):
+    data_path = write_prompts(tmp_path / "prompts.jsonl", NUM_PROMPTS)
+    rollout = {"num_generations": G} | rollout
+    cfg = config(data_path, server.url, [f"{HERE}:{name}" for name in rewards], rollout=rollout)
+    return await run(server, cfg, FakeTrainer(num_prompts=NUM_PROMPTS))
+
+
+@pytest.mark.parametrize("loop", [None, f"{HERE}:AlwaysOne"])
+@pytest.mark.parametrize(
+    "rewards",
+    [
+        pytest.param(["all_a_tenth"], id="equal, though their std is not 0"),
+        pytest.param(["only_the_first"], id="fewer than two scored"),
+        pytest.param(["cancels", "the_other_half"], id="equal in their sum"),
+    ],
+)
+async def test_it_is_dropped_whatever_advantages_the_loop_gives_it(server, tmp_path, rewards, loop):
+    trainer = await a_run(server, tmp_path, *rewards, loop=loop)
+    assert [drop.reason for drop in trainer.drops] == [DropReason.NO_SIGNAL] * NUM_PROMPTS
+    assert trainer.resolved == {(0, position) for position in range(NUM_PROMPTS)}
+    dropped = trainer.metrics["frac_reward_zero_std"]
+    assert (dropped.total, dropped.weight) == (NUM_PROMPTS, NUM_PROMPTS)
+
+
+async def test_the_advantages_of_the_loop_are_those_of_the_samples(server, tmp_path):
+    trainer = await a_run(server, tmp_path, "the_other_half", loop=f"{HERE}:AlwaysOne")
+    assert len(trainer.groups) == NUM_PROMPTS
+    assert {s.advantage for group in trainer.groups for s in group.samples} == {1.0}
+    assert trainer.metrics["frac_reward_zero_std"].total == 0
+
+
+async def test_unscored_rollouts_of_a_kept_group_have_advantage_zero(server, tmp_path):
+    trainer = await a_run(server, tmp_path, "first_two")
+    for group in trainer.groups:
+        advantages = [sample.advantage for sample in group.samples]
+        assert advantages == pytest.approx([-1.0, 1.0, *[0.0] * (G - 2)], abs=1e-6)
+
+
+def first_two(completions, **kwargs):
+    return [0.0, 2.0] + [None] * (len(completions) - 2)
