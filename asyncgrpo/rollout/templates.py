@@ -14,6 +14,8 @@ every turn would start another sample. And one that leaves the tools out cannot 
 A patched template shows the first prompt exactly as the model's own does.
 """
 
+# ruff: noqa: RUF001 - the bars of DeepSeek's tokens are full width
+
 import re
 from collections.abc import Iterator, Sequence
 from importlib import resources
@@ -42,12 +44,19 @@ _QWEN3_PATCHES = (
     ),
 )
 
+_DEEPSEEK_THINKS = "<｜Assistant｜><think>"
+_DEEPSEEK_OPENING = "set opening = '<｜Assistant｜>'"
+_DEEPSEEK_THINKING = r"set opening = '<｜Assistant｜><think>\n'"
+
 
 def corrected_template(template: str, style: CallStyle) -> str | None:
     """The training template for a family whose own breaks the rule; None where none is known."""
     match style:
         case CallStyle.DEEPSEEK:
-            return _shipped("deepseek_v3")
+            shipped = _shipped("deepseek_v3")
+            # R1 and what was distilled from it begin every reply inside a <think> block.
+            thinks = _DEEPSEEK_THINKS in template
+            return shipped.replace(_DEEPSEEK_OPENING, _DEEPSEEK_THINKING) if thinks else shipped
         case CallStyle.LLAMA3:
             return _shipped("llama3")
         case CallStyle.HERMES:

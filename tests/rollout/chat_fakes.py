@@ -49,6 +49,11 @@ QWEN3 = (
 )
 """As Qwen3: the last reply gets an empty <think> block, and loses it when it is not the last."""
 
+THINKS = KEEPS.replace(
+    "<|im_start|>assistant\n{% endif %}", "<|im_start|>assistant\n<think>\n{% endif %}"
+)
+"""As the thinking models: the prompt opens a <think> block, so no reply does."""
+
 HIDES_TOOLS = KEEPS.removeprefix(_TOOLS) + "{# <tool_call> #}"
 FORGETS = KEEPS.replace(
     "{% else %}<|im_start|>{{ m.role }}",

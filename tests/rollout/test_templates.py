@@ -159,6 +159,23 @@ def test_deepseeks_rounds_of_calls_are_opened_and_closed_alike():
     assert text.endswith("<｜tool▁outputs▁end｜>")  # the reply follows at once
 
 
+def test_r1s_replies_go_on_thinking():
+    own = "{{'<｜User｜>'}}{{'<｜Assistant｜><think>\\n'}}"
+    render = renderer(corrected_template(own, CallStyle.DEEPSEEK))
+    assert render([USER], opened=True).endswith("<｜Assistant｜><think>\n")
+    assert template_problem(render, SCHEMAS) is None
+
+
+def test_a_reply_that_begins_inside_a_think_block_calls_only_after_it():
+    chat = Chat(fakes.tokenizer(fakes.THINKS), rollout())
+    chat.prepare_tools(SCHEMAS)
+    call = fakes.call("add", a=1, b=2)
+    assert chat.reply(fakes.says(f"I may write {call}")).calls == ()
+    assert chat.reply(fakes.says(f"I may write {call}</think>So be it.")).calls == ()
+    (made,) = chat.reply(fakes.says(f"Let me add.</think>{call}")).calls
+    assert made.arguments == {"a": 1, "b": 2}
+
+
 def test_the_shipped_templates_are_part_of_the_package():
     folder = resources.files("asyncgrpo.rollout") / "training_templates"
     assert {f.name for f in folder.iterdir()} == {"deepseek_v3.jinja", "llama3.jinja"}
