@@ -9,7 +9,6 @@ import ctypes
 import os
 import sys
 import sysconfig
-from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
@@ -79,7 +78,8 @@ def restrict(folder: str | None) -> None:
     os.close(ruleset)
 
 
-def python_paths() -> Iterable[str]:
+@cache
+def python_paths() -> tuple[str, ...]:
     """What a program needs to run: system libraries, Python's own, and its packages."""
     names = ("stdlib", "platstdlib", "purelib", "platlib")
     found = [
@@ -88,7 +88,7 @@ def python_paths() -> Iterable[str]:
         sysconfig.get_config_var("LIBDIR"),
     ]
     found += [path for path in sys.path if path.endswith("-packages")]
-    return sorted({path for path in found if path and Path(path).exists()})
+    return tuple(sorted({path for path in found if path and Path(path).exists()}))
 
 
 def _allow(ruleset: int, path: str, rights: int) -> None:

@@ -9,6 +9,7 @@ waits for  the next pair; ends when the worker closes the socket
 It reads neither programs nor tests, so no check inherits another's.
 """
 
+import gc
 import os
 import shutil
 import signal
@@ -17,7 +18,7 @@ import sys
 
 import setproctitle
 
-from asyncgrpo.rewards.sandbox import check
+from asyncgrpo.rewards.sandbox import check, landlock
 from asyncgrpo.rewards.sandbox.confine import confine
 from asyncgrpo.rewards.sandbox.kernel import PR_SET_PDEATHSIG, prctl
 from asyncgrpo.rewards.sandbox.limits import Limits
@@ -30,6 +31,8 @@ def main() -> None:
     limits = Limits(without_landlock=sys.argv[3] == "without_landlock")
     setproctitle.setproctitle("asyncgrpo: code")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the worker decides when to end
+    landlock.python_paths()  # looked up once, for all that are forked
+    gc.freeze()  # and no child copies memory to collect garbage
     channel.send(_trial(limits).encode())
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # checks need no reaping
     while True:
