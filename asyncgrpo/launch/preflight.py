@@ -25,7 +25,7 @@ from asyncgrpo import rewards
 from asyncgrpo.config import Config, known
 from asyncgrpo.config.facts import attention_softcap
 from asyncgrpo.errors import ConfigError
-from asyncgrpo.launch import model_folder, prompts_file, reward_columns
+from asyncgrpo.launch import model_folder, prompts_file, reward_columns, tool_source
 from asyncgrpo.launch.machine import cpu_cores, cuda_count, is_free
 from asyncgrpo.rewards.sandbox.confine import missing
 
@@ -73,6 +73,7 @@ def check_inputs(config: Config) -> None:
 
 def _input_problems(config: Config) -> Iterator[str]:
     yield from _import_problems(config)
+    yield from tool_source.problems(config.rollout.tools, environment_paths(config))
     yield from model_folder.problems(config)
     yield from _softcap_problems(config)
     has_environments = config.rollout.environments is not None

@@ -88,8 +88,8 @@ def test_a_module_in_the_working_directory_is_found_as_the_worker_finds_it(
 def test_modules_of_tools_and_environments_are_looked_for_too(tmp_path: Path):
     rollout = {
         "rewards": ["asyncgrpo.rewards:accuracy_reward"],
-        "tools": ["json:dumps", "no_such_tools:search"],
-        "environments": {"game": "no_such_games:Chess", "other": "json:JSONEncoder"},
+        "tools": ["math:sqrt", "no_such_tools:search"],
+        "environments": {"game": "no_such_games:Chess"},
     }
     with pytest.raises(ConfigError) as error:
         preflight.check_inputs(configuration(tmp_path, rollout=rollout))

@@ -1,0 +1,43 @@
+"""A user's function or class as it is written, found without running the module it is in.
+
+    package.module | /file.py  -->  its file  -->  the one plain definition of a name at its top
+
+What is made otherwise (assigned, decorated, defined twice, imported) is not found here.
+"""
+
+import ast
+import importlib.util
+from pathlib import Path
+
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+def definition(module: str, name: str) -> Definition | None:
+    """The definition of `name` in a module; None where its source is not plain."""
+    file = _source_file(module)
+    if file is None:
+        return None
+    try:
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError):
+        return None
+    found = [node for node in tree.body if isinstance(node, Definition) and node.name == name]
+    return found[0] if len(found) == 1 and not found[0].decorator_list else None
+
+
+def _source_file(module: str) -> Path | None:
+    if module.endswith(".py"):
+        return Path(module)
+    first, *rest = module.split(".")
+    here = Path(*module.split("."))
+    candidates = [here.with_suffix(".py"), here / "__init__.py"]
+    try:
+        spec = importlib.util.find_spec(first)  # of the first part alone: it runs nothing
+    except (ImportError, ValueError):
+        spec = None
+    if spec is not None and not rest and spec.origin is not None:
+        candidates.append(Path(spec.origin))
+    for folder in (spec.submodule_search_locations or ()) if spec is not None and rest else ():
+        below = Path(folder, *rest)
+        candidates += [below.with_suffix(".py"), below / "__init__.py"]
+    return next((path for path in candidates if path.suffix == ".py" and path.is_file()), None)

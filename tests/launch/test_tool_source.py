@@ -1,0 +1,112 @@
+"""Tools that no model can be told of are told before anything starts; none of them runs."""
+
+from pathlib import Path
+
+import pytest
+
+from asyncgrpo.launch.tool_source import problems
+
+SOURCE = '''
+raise SystemExit("this module ran")
+
+def add(a: int, b: int = 2, *, c: int = 3) -> int:
+    """Add.
+
+    Args:
+        a: One.
+    """
+
+async def no_hint(a, b: int):
+    """Add."""
+
+def no_keyword_hint(a: int, *, b):
+    """Add."""
+
+def no_docstring(a: int):
+    return a
+
+def takes_anything(*numbers: int, **more: int):
+    """Add."""
+
+@decorated
+def unknowable(a):
+    return a
+
+class Game:
+    """A game."""
+
+    def reset(self, **columns):
+        return None
+
+    def get_reward(self):
+        return 1.0
+
+    def move(self, to: str) -> None:
+        """Move."""
+
+    def _hidden(self, anything):
+        return anything
+
+    @property
+    def unknowable(self):
+        return 3
+
+class BadGame:
+    def reset(self):
+        return None
+
+    def move(self, to) -> None:
+        """Move."""
+
+    def stop(self) -> None:
+        return None
+
+class NoReset:
+    pass
+
+class Inherits(Game):
+    def stay(self) -> None:
+        """Stay."""
+'''
+
+
+@pytest.fixture
+def module(tmp_path: Path) -> str:
+    (tmp_path / "bomb.py").write_text(SOURCE)
+    return str(tmp_path / "bomb.py")
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("no_hint", "tool `no_hint`: parameter `a` has no type hint"),
+        ("no_keyword_hint", "tool `no_keyword_hint`: parameter `b` has no type hint"),
+        ("no_docstring", "tool `no_docstring` has no docstring"),
+        ("takes_anything", "tool `takes_anything`: parameter `*numbers` cannot be passed"),
+        ("Game", "`Game` is a class; expected a function"),
+    ],
+)
+def test_a_tool_is_named_with_what_it_lacks(module: str, name: str, problem: str):
+    (line,) = problems([f"{module}:add", f"{module}:{name}"], {})
+    assert line.startswith(f"rollout.tools[1]: {problem}")
+
+
+@pytest.mark.parametrize("name", ["add", "unknowable", "missing"])
+def test_what_is_good_or_unknowable_is_left_to_the_worker(module: str, name: str):
+    assert list(problems([f"{module}:{name}"], {})) == []
+
+
+def test_an_environments_methods_are_its_tools(module: str):
+    environments = {
+        "rollout.environments.good": f"{module}:Game",
+        "rollout.environments.heir": f"{module}:Inherits",
+        "rollout.environments.bad": f"{module}:BadGame",
+        "rollout.environments.none": f"{module}:NoReset",
+        "rollout.environments.no_class": f"{module}:add",
+    }
+    assert [line.partition(";")[0] for line in problems([], environments)] == [
+        "rollout.environments.bad: tool `move`: parameter `to` has no type hint",
+        "rollout.environments.bad: tool `stop` has no docstring",
+        "rollout.environments.none: `NoReset` has no `reset(**row)`, which begins a rollout",
+        "rollout.environments.no_class: `add` is a function",
+    ]
