@@ -61,6 +61,12 @@ FORGETS = KEEPS.replace(
     "{% else %}<|im_start|>{{ m.role }}",
 )
 """Drops what earlier replies said; of no known family."""
+FORGETS_WHAT_IS_ODD = KEEPS.replace(
+    "{% else %}<|im_start|>{{ m.role }}",
+    "{% elif m.role == 'assistant' and 'odd' in m.content and not loop.last %}"
+    "<|im_start|>assistant\nnothing<|im_end|>\n{% else %}<|im_start|>{{ m.role }}",
+)
+"""Drops what some replies said: no check at the start can know."""
 HIDES_RESULTS = KEEPS.replace("{{ m.content }}</tool_response>", "</tool_response>")
 
 

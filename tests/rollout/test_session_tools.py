@@ -226,6 +226,25 @@ async def test_a_conversation_keeps_its_policy_name(server, data_path):
     assert len(set(asked)) == 6 * G  # the two turns of a rollout asked for one name
 
 
+async def test_a_conversation_that_is_rewritten_forks_and_trains_every_token_once(
+    server, data_path
+):
+    said = "How odd. " + call("add", a=1, b=2)
+    server.state.script = replies(lambda *_: said, "It is 3.")
+    cfg = recipe(server, data_path)
+    trainer = await rolled(server, cfg, template=fakes.FORGETS_WHAT_IS_ODD)
+    metrics = window(trainer)
+    assert metrics["rollout/fork_frac"] == 1
+    assert metrics["rollout/samples_per_rollout"] == 2
+    first, second = trainer.groups[0].samples[:2]
+    trained = [heard(s.input_ids[s.trained == 1]) for s in (first, second)]
+    assert trained == [f"{said}<|im_end|>", "It is 3.<|im_end|>"]
+    assert "<|im_start|>assistant\nnothing<|im_end|>" in heard(second.input_ids)
+    assert first.advantage == second.advantage
+    held = len(says(said))  # the reply, all of which was rendered again
+    assert metrics["rollout/drift_tokens_max"] == metrics["rollout/drift_tokens_mean"] == held
+
+
 async def test_qwen3s_template_gives_one_sample_per_conversation(server, data_path):
     server.state.script = replies(some_sum, some_sum, "Done.")
     trainer = await rolled(server, recipe(server, data_path), template=fakes.QWEN3)
