@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from asyncgrpo.metrics import declared_learning as learning
 from asyncgrpo.metrics import declared_pipeline as pipeline
+from asyncgrpo.metrics import declared_tools as tools
 from asyncgrpo.metrics.metric import Metric
 
 INTRODUCTION = """\
@@ -40,6 +41,8 @@ SECTIONS: tuple[tuple[str, tuple[Metric, ...]], ...] = (
     ("Sampler against policy", learning.SAMPLING),
     ("Learning", learning.LEARNING),
     ("Rollouts", pipeline.ROLLOUT),
+    ("Tools", tools.TOOLS),
+    ("Environments", tools.ENVIRONMENTS),
     ("Samples", pipeline.SAMPLES),
     ("Rows and steps", pipeline.BATCH),
     ("Time", pipeline.PERF),

@@ -1,8 +1,8 @@
 """The online planner: samples arrive one by one, micro-batches leave as soon as they are full.
 
-    add(sample) --home row--> --lightest row--> --waiting-->    until a sample fits nowhere and
-                                                                the rows are full enough, or too
-    next_full() --> MicroBatch                                  much waits: the micro-batch closes
+    add(sample) --home row--> --lightest row--> --waiting-->    until the rows are full enough,
+    next_full() --> MicroBatch                                  or too much waits: then the
+                                                                micro-batch closes
 
 A sample goes to a row that already holds its group, where its prompt costs nothing; else to the
 lightest row with room. One that fits nowhere waits for the next micro-batch while later ones
@@ -19,9 +19,9 @@ from asyncgrpo.packing.balance import balance
 from asyncgrpo.packing.open_row import Arrival, OpenRow
 from asyncgrpo.records import Sample
 
-# A micro-batch closes when samples wait for the next one and ...
-FULL_ENOUGH = 0.97  # ... the rows are this full: no other is likely to fit
-LOOKAHEAD = 24  # ... or more than this many wait, or as many tokens as the next one holds
+# A micro-batch closes when ...
+FULL_ENOUGH = 0.97  # ... its rows are this full: no other sample is likely to fit
+LOOKAHEAD = 24  # ... or more than this many wait for the next one, or as many tokens as it holds
 
 
 class PlannedRow(msgspec.Struct, frozen=True):
@@ -75,11 +75,11 @@ class Planner:
 
     def next_full(self) -> MicroBatch | None:
         """The open micro-batch, if nothing is worth waiting for. To be asked after each `add`."""
-        if not self._waiting:
+        if self.num_held < self._num_rows:
             return None
+        room = self._budget * self._num_rows
         held = sum(max(row.num_tokens, row.num_trained) for row in self._rows)
         waiting = sum(arrival.num_tokens for arrival in self._waiting)
-        room = self._budget * self._num_rows
         too_many_wait = len(self._waiting) > self._lookahead or waiting >= room
         return self._close() if too_many_wait or held >= FULL_ENOUGH * room else None
 

@@ -48,9 +48,10 @@ def test_a_group_stays_in_one_row_and_groups_spread_over_the_rows():
 
 def test_a_full_micro_batch_leaves_without_a_flush():
     planner = Planner(num_rows=1, token_budget=10)
-    full = [m for sample in group(0, 0, 3) for m in feed(planner, sample)]  # 6, 10, then 14 tokens
-    assert [indices(m) for m in full] == [[[0, 1]]]
-    assert planner.num_held == 1
+    first, second, _ = group(0, 0, 3)  # 6, then 10 tokens
+    assert feed(planner, first) == []
+    assert [indices(m) for m in feed(planner, second)] == [[[0, 1]]]  # waits for no third to come
+    assert planner.num_held == 0
 
 
 def test_a_small_sample_fills_a_gap_while_a_large_one_waits():
