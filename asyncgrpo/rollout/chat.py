@@ -83,8 +83,8 @@ class Chat:
         if style is None:
             raise DataError(
                 "the chat template does not show how this model calls tools; understood are "
-                "<tool_call> JSON (Qwen2.5, Qwen3, Hermes), Llama 3 and DeepSeek-V3: set "
-                "rollout.chat_template to one of such a family"
+                "<tool_call> with JSON (Qwen2.5, Qwen3, Hermes) or with XML (Qwen3.5), Llama 3 "
+                "and DeepSeek-V3: set rollout.chat_template to one of such a family"
             )
         problem = self._problem(self._template, schemas)
         if problem is not None:
@@ -138,12 +138,12 @@ class Chat:
         """What a turn says, without special tokens."""
         return str(self._tokenizer.decode(output_ids, skip_special_tokens=True))
 
-    def reply(self, output_ids: Any) -> Reply:
+    def reply(self, output_ids: Any, schemas: Sequence[ToolSchema]) -> Reply:
         """What a turn says and calls."""
         form = self._form()
         ids = form.without_end(output_ids)
         said = str(self._tokenizer.decode(ids, skip_special_tokens=False))
-        reply = parse_reply(said, form.style, thinking=form.thinking)
+        reply = parse_reply(said, form.style, schemas, thinking=form.thinking)
         return reply if reply.calls else Reply(said, self.text(output_ids))
 
     def _own_template(self, schemas: Sequence[ToolSchema]) -> str:

@@ -110,7 +110,7 @@ class AsyncRolloutLoop:
         prompt_ids = await self._render(prompt, toolbox.functions, toolbox.schemas)
         while True:
             turn = await self.generate_one_turn(prompt_ids)
-            reply = self._chat.reply(turn.output_ids)
+            reply = self._chat.reply(turn.output_ids, toolbox.schemas)
             conversation.add_reply(turn, reply)
             if not reply.calls:
                 break

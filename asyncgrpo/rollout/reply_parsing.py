@@ -1,6 +1,8 @@
 """A reply becomes what it says and what it calls, in the style of the model's family.
 
     HERMES     Qwen2.5, Qwen3, Hermes   <tool_call>{"name": ..., "arguments": {...}}</tool_call>
+    QWEN_XML   Qwen3.5, Qwen3-Coder     <tool_call><function=name><parameter=key>value</parameter>
+                                        </function></tool_call>
     LLAMA3     Llama 3.x                {"name": ..., "parameters": {...}}, alone or after
                                         <|python_tag|>; or <function=name>{...}</function>
     DEEPSEEK   DeepSeek-V3, R1          <｜tool▁call▁begin｜>function<｜tool▁sep｜>name
@@ -14,17 +16,23 @@ call that cannot be read is a `BadCall`: the model is told what is wrong with it
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, cast
 
 from asyncgrpo.rollout.group import Message
+from asyncgrpo.rollout.tool_schema import ToolSchema
 
 THINK, END_THINK = "<think>", "</think>"
 SHOWN_CHARACTERS = 200
 
 _HERMES = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
+_XML_FUNCTION = re.compile(r"<function=([^>]*)>(.*?)(?:</function>|\Z)", re.DOTALL)
+_XML_PARAMETER = re.compile(
+    r"<parameter=([^>]*)>\n?(.*?)\n?(?:</parameter>|(?=<parameter=)|\Z)", re.DOTALL
+)
+_OTHER_STYLES = ("<function=", "<arg_key>")  # in <tool_call> too, but no JSON
 _PYTHON_TAG = "<|python_tag|>"
 _LLAMA_FUNCTION = re.compile(r"<function=([^>]*)>(.*?)(?:</function>|\Z)", re.DOTALL)
 _LLAMA_CALL_BEGINS = re.compile(r'\{\s*"(?:name|type)"\s*:')
@@ -45,6 +53,7 @@ class CallStyle(Enum):
     """How a family of models writes its calls."""
 
     HERMES = "<tool_call> JSON"
+    QWEN_XML = "<tool_call> XML"
     LLAMA3 = "Llama 3 JSON"
     DEEPSEEK = "DeepSeek tool calls"
 
@@ -90,19 +99,28 @@ def style_of(template: str) -> CallStyle | None:
     """The style of the models that a chat template is for; None where it shows none."""
     if "<｜tool▁sep｜>" in template or "<｜User｜>" in template:
         return CallStyle.DEEPSEEK
-    if "<tool_call>" in template and "<function=" not in template:
+    if "<tool_call>" in template and "<function=" in template and "<parameter=" in template:
+        return CallStyle.QWEN_XML
+    if "<tool_call>" in template and not any(mark in template for mark in _OTHER_STYLES):
         return CallStyle.HERMES
     if "<|start_header_id|>" in template:
         return CallStyle.LLAMA3
     return None
 
 
-def parse_reply(text: str, style: CallStyle, *, thinking: bool = False) -> Reply:
-    """Read a reply; `thinking` says that its prompt has opened a `<think>` block already."""
+def parse_reply(
+    text: str, style: CallStyle, schemas: Sequence[ToolSchema] = (), *, thinking: bool = False
+) -> Reply:
+    """Read a reply; `thinking` says that its prompt has opened a `<think>` block already.
+
+    `schemas` tell which arguments are text, in the style that does not.
+    """
     reasoning, said = _split_reasoning(text, thinking=thinking)
     match style:
         case CallStyle.HERMES:
             rest, calls = _hermes(said)
+        case CallStyle.QWEN_XML:
+            rest, calls = _qwen_xml(said, schemas)
         case CallStyle.LLAMA3:
             rest, calls = _llama3(said)
         case CallStyle.DEEPSEEK:
@@ -122,6 +140,35 @@ def _split_reasoning(text: str, *, thinking: bool) -> tuple[str, str]:
 def _hermes(said: str) -> tuple[str, list[ToolCall | BadCall]]:
     calls = [_json_call(match[1]) for match in _HERMES.finditer(said)]
     return _HERMES.sub("", said), calls
+
+
+def _qwen_xml(said: str, schemas: Sequence[ToolSchema]) -> tuple[str, list[ToolCall | BadCall]]:
+    calls = [_xml_call(match[1], schemas) for match in _HERMES.finditer(said)]
+    return _HERMES.sub("", said), calls
+
+
+def _xml_call(text: str, schemas: Sequence[ToolSchema]) -> ToolCall | BadCall:
+    function = _XML_FUNCTION.search(text)
+    if function is None or not function[1].strip():
+        return BadCall(text, "it has no <function=name>")
+    name = function[1].strip()
+    described = [s["function"] for s in schemas if s["function"]["name"] == name]
+    types = described[0]["parameters"]["properties"] if described else {}
+    arguments = {
+        match[1].strip(): _as_typed(match[2], types.get(match[1].strip(), {}).get("type"))
+        for match in _XML_PARAMETER.finditer(function[2])
+    }
+    return ToolCall(name, arguments)
+
+
+def _as_typed(text: str, json_type: object) -> object:
+    """An argument that was written without quotes."""
+    if json_type == "string":
+        return text
+    try:
+        return json.loads(text, strict=False)
+    except (ValueError, RecursionError):
+        return text  # the tool says what is wrong with it
 
 
 def _llama3(said: str) -> tuple[str, list[ToolCall | BadCall]]:

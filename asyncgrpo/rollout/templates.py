@@ -59,7 +59,7 @@ def corrected_template(template: str, style: CallStyle) -> str | None:
             return shipped.replace(_DEEPSEEK_OPENING, _DEEPSEEK_THINKING) if thinks else shipped
         case CallStyle.LLAMA3:
             return _shipped("llama3")
-        case CallStyle.HERMES:
+        case CallStyle.HERMES | CallStyle.QWEN_XML:
             patched = template
             for pattern, replacement in _QWEN3_PATCHES:
                 patched = pattern.sub(replacement, patched)

@@ -78,7 +78,7 @@ class Player:
             for game, output in zip(open_games, self._replies(open_games), strict=True):
                 if output[-1] != EOS_ID:
                     continue
-                reply = self._chat.reply(output)
+                reply = self._chat.reply(output, game.schemas)
                 if not reply.calls:
                     right += game.is_right(reply.content)
                 elif self._answered(game, output):
@@ -90,7 +90,7 @@ class Player:
 
     def _answered(self, game: Game, output: list[int]) -> bool:
         """Make the calls of a reply; whether all could be made."""
-        reply = self._chat.reply(output)
+        reply = self._chat.reply(output, game.schemas)
         tools = {tool.__name__: tool for tool in game.tools}
         game.messages.append({"role": "assistant", "content": reply.text})
         for call in reply.calls:

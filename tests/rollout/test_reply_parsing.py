@@ -16,7 +16,8 @@ from asyncgrpo.rollout.reply_parsing import (
     style_of,
 )
 
-HERMES, LLAMA3, DEEPSEEK = CallStyle.HERMES, CallStyle.LLAMA3, CallStyle.DEEPSEEK
+HERMES, QWEN_XML = CallStyle.HERMES, CallStyle.QWEN_XML
+LLAMA3, DEEPSEEK = CallStyle.LLAMA3, CallStyle.DEEPSEEK
 ADD = ToolCall("add", {"a": 1, "b": 2})
 BEGIN, SEP, END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
 
@@ -25,6 +26,10 @@ def deepseek(*calls):
     return "<｜tool▁calls▁begin｜>" + "\n".join(calls) + "<｜tool▁calls▁end｜>"
 
 
+XML_ADD = (
+    "<tool_call>\n<function=add>\n<parameter=a>\n1\n</parameter>\n"
+    "<parameter=b>\n2\n</parameter>\n</function>\n</tool_call>"
+)
 HERMES_ADD = '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": 2}}\n</tool_call>'
 V3_ADD = f'{BEGIN}function{SEP}add\n```json\n{{"a": 1, "b": 2}}\n```{END}'
 
@@ -35,6 +40,9 @@ V3_ADD = f'{BEGIN}function{SEP}add\n```json\n{{"a": 1, "b": 2}}\n```{END}'
         (HERMES, HERMES_ADD, ""),
         (HERMES, f"Let me see.\n{HERMES_ADD}", "Let me see."),
         (HERMES, '<tool_call>{"arguments": "{\\"a\\": 1, \\"b\\": 2}", "name": "add"}', ""),
+        (QWEN_XML, XML_ADD, ""),
+        (QWEN_XML, f"Let me see.\n\n{XML_ADD}", "Let me see."),
+        (QWEN_XML, XML_ADD.removesuffix("</function>\n</tool_call>"), ""),
         (LLAMA3, '{"name": "add", "parameters": {"a": 1, "b": 2}}', ""),
         (LLAMA3, '\n {"name": "add", "arguments": {"a": 1, "b": 2}} ', ""),
         (LLAMA3, '{"type": "function", "name": "add", "parameters": {"a": 1, "b": 2}}', ""),
@@ -63,6 +71,7 @@ def test_a_call_by_hand(style, text, content):
     ("style", "text"),
     [
         (HERMES, HERMES_ADD + "\n" + HERMES_ADD.replace("1", "3")),
+        (QWEN_XML, XML_ADD + "\n" + XML_ADD.replace("1", "3")),
         (
             LLAMA3,
             "; ".join(f'{{"name": "add", "parameters": {{"a": {a}, "b": 2}}}}' for a in (1, 3)),
@@ -93,6 +102,8 @@ def test_a_reply_without_a_call_is_its_content(style, text):
         (HERMES, '<tool_call>{"name": "add", "arguments": [1, 2]}</tool_call>', "no JSON object"),
         (HERMES, '<tool_call>{"name": "add", "arguments": "1"}</tool_call>', "no JSON object"),
         (HERMES, "<tool_call>" + "[" * 100_000 + "</tool_call>", "not valid JSON"),
+        (QWEN_XML, "<tool_call>add(1, 2)</tool_call>", "no <function=name>"),
+        (QWEN_XML, "<tool_call><function=></function></tool_call>", "no <function=name>"),
         (LLAMA3, '{"name": "add", "parameters": {"a": 1', "not valid JSON"),
         (LLAMA3, '<|python_tag|>search.call(query="x")', "not valid JSON"),
         (LLAMA3, "<|python_tag|>", "empty"),
@@ -130,7 +141,27 @@ def test_the_style_is_seen_in_the_template():
     assert style_of("'<|start_header_id|>' + message.role") is LLAMA3
     assert style_of("'<｜User｜>' + message.content") is DEEPSEEK
     assert style_of("<|im_start|>") is None
-    assert style_of("<tool_call>\n<function=example>\n<parameter=x>") is None  # not JSON
+    assert style_of("<tool_call>\n<function=example>\n<parameter=x>") is QWEN_XML
+    assert style_of("<tool_call>name\n<arg_key>k</arg_key>") is None  # of another family
+
+
+def test_arguments_without_quotes_are_what_the_schema_says():
+    properties = {
+        "text": {"type": "string"},
+        "count": {"type": "integer"},
+        "all": {"type": "array"},
+    }
+    schema = {"function": {"name": "f", "parameters": {"properties": properties}}}
+    written = "".join(
+        f"<parameter={name}>\n{value}\n</parameter>\n"
+        for name, value in {"text": "12", "count": "12", "all": "[1, 2]", "other": "x y"}.items()
+    )
+    text = f"<tool_call>\n<function=f>\n{written}</function>\n</tool_call>"
+    (call,) = parse_reply(text, QWEN_XML, [schema]).calls
+    assert call.arguments == {"text": "12", "count": 12, "all": [1, 2], "other": "x y"}
+    several = "<tool_call><function=f><parameter=text>\na\nb\n</parameter></function></tool_call>"
+    (call,) = parse_reply(several, QWEN_XML, [schema]).calls
+    assert call.arguments == {"text": "a\nb"}
 
 
 names = st.from_regex(r"[a-z_]{1,12}", fullmatch=True)
@@ -149,6 +180,12 @@ def written(style, call):
     match style:
         case CallStyle.HERMES:
             return f'<tool_call>\n{{"name": "{call.name}", "arguments": {arguments}}}\n</tool_call>'
+        case CallStyle.QWEN_XML:
+            parameters = "".join(
+                f"<parameter={key}>\n{json.dumps(value)}\n</parameter>\n"
+                for key, value in call.arguments.items()
+            )
+            return f"<tool_call>\n<function={call.name}>\n{parameters}</function>\n</tool_call>"
         case CallStyle.LLAMA3:
             return f'{{"name": "{call.name}", "parameters": {arguments}}}'
         case CallStyle.DEEPSEEK:
@@ -160,6 +197,7 @@ def test_what_a_family_writes_is_read_back(style, made):
     texts = [written(style, call) for call in made]
     text = {
         CallStyle.HERMES: "\n".join(texts),
+        CallStyle.QWEN_XML: "\n".join(texts),
         CallStyle.LLAMA3: "; ".join(texts),
         CallStyle.DEEPSEEK: deepseek(*texts),
     }[style]
@@ -168,6 +206,7 @@ def test_what_a_family_writes_is_read_back(style, made):
 
 pieces = st.sampled_from(
     [
+        *("f>", "<parameter=", "a>", "</parameter>", "</function>"),
         *("<tool_call>", "</tool_call>", "{", "}", '{"name": ', '"add"', "<|python_tag|>"),
         *(
             "<think>",

@@ -170,9 +170,9 @@ def test_a_reply_that_begins_inside_a_think_block_calls_only_after_it():
     chat = Chat(fakes.tokenizer(fakes.THINKS), rollout())
     chat.prepare_tools(SCHEMAS)
     call = fakes.call("add", a=1, b=2)
-    assert chat.reply(fakes.says(f"I may write {call}")).calls == ()
-    assert chat.reply(fakes.says(f"I may write {call}</think>So be it.")).calls == ()
-    (made,) = chat.reply(fakes.says(f"Let me add.</think>{call}")).calls
+    assert chat.reply(fakes.says(f"I may write {call}"), SCHEMAS).calls == ()
+    assert chat.reply(fakes.says(f"I may write {call}</think>So be it."), SCHEMAS).calls == ()
+    (made,) = chat.reply(fakes.says(f"Let me add.</think>{call}"), SCHEMAS).calls
     assert made.arguments == {"a": 1, "b": 2}
 
 
@@ -193,7 +193,7 @@ def test_a_later_prompt_is_the_tokens_held_and_what_the_template_appends(templat
     output_ids = fakes.says(fakes.call("add", a=1, b=2), ends=ends)
     reason = FinishReason.STOP if ends else FinishReason.LENGTH
     turn = TurnRecord(prompt_ids, output_ids, finish_reason=reason)
-    reply = {"role": "assistant", "content": chat.reply(output_ids).text}
+    reply = {"role": "assistant", "content": chat.reply(output_ids, SCHEMAS).text}
     result = {"role": "tool", "name": "add", "content": "3"}
     later = chat.continued(turn, [USER, reply, result, result], 2, SCHEMAS)
     held = [*prompt_ids.tolist(), *output_ids]
@@ -212,7 +212,7 @@ def test_tokens_the_policy_chose_are_kept_where_the_tokenizer_would_choose_other
     letter_by_letter = [token for letter in "user" for token in fakes.ids(letter)]
     assert letter_by_letter != fakes.ids("user")
     output_ids = [*letter_by_letter, *fakes.says(fakes.call("add", a=1, b=2))]
-    reply = chat.reply(output_ids)
+    reply = chat.reply(output_ids, SCHEMAS)
     assert reply.content == "user"
     messages = [
         USER,
