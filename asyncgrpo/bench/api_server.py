@@ -6,6 +6,8 @@ The engine computes in a process of its own, so the CPU time of the API server's
 HTTP, decoding and encoding take; it is a property of vLLM and the endpoint, not of the model. Wall
 time moves with whatever else runs here, by tens of percent: speeds are compared within blocks of
 neighbours (K = 0, 8, 8, 0), in which a steady drift cancels, and the median of the blocks counts.
+On a busy machine that still moves; the CPU per token beside it, server and engine together, does so
+less.
 """
 
 import asyncio
@@ -99,6 +101,12 @@ def figures(bursts: Bursts) -> list[Figure]:
             _seconds(without) / _seconds(with_top)
             for without, with_top in zip(_twos(bursts[how, 0]), _twos(bursts[how, K]), strict=True)
         )
+        cpu = [
+            statistics.median((b.server_cpu_s + b.engine_cpu_s) / b.tokens for b in bursts[how, k])
+            for k in (0, K)
+        ]
+        what = f"{how}: CPU of server and engine per token at K = 0 over K = {K}"
+        found.append(Figure("B14", what, cpu[0] / cpu[1], ""))
         bar = LEAST_SPEED if how == "packed" else None
         found.append(Figure("B14", f"{how}: tokens/s at K = {K} over K = 0", share, "", bar))
     return found

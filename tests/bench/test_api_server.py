@@ -51,3 +51,5 @@ def test_times_are_per_token_and_only_two_figures_have_a_bar():
     assert found["packed, K = 8: API server CPU per token"].value == pytest.approx(50)
     assert found["generate, K = 0: engine CPU per token"].value == pytest.approx(200)
     assert found["packed, K = 0"].value == pytest.approx(2000)
+    share = found["packed: CPU of server and engine per token at K = 0 over K = 8"].value
+    assert share == pytest.approx(1)
