@@ -1,8 +1,9 @@
 """The messages between worker, trainer and launcher; the trainer's rank 0 is the hub.
 
-    worker    --Hello, GroupReady, PromptDropped, Measured, Heartbeat, Exhausted, Failed-->  trainer
-    trainer   --Begin, Published, Progress, Stop-->                                          worker
-    launcher  --StopRequested-->                                                             trainer
+    worker    --Hello, GroupReady, PromptDropped, EpochEmpty,
+                Measured, Heartbeat, Exhausted, Failed-->      trainer
+    trainer   --Begin, Published, Progress, Stop-->            worker
+    launcher  --StopRequested-->                               trainer
 
 An *ordinal* counts prompts over epochs: ordinal = epoch x num_prompts + position.
 """
@@ -51,6 +52,16 @@ class PromptDropped(msgspec.Struct, frozen=True, tag=True):
     reason: DropReason
 
 
+class EpochEmpty(msgspec.Struct, frozen=True, tag=True):
+    """One of several workers generated for none of its prompts of an epoch; `why` tells the user.
+
+    A run goes on while another worker had better prompts; a worker alone knows that none had.
+    """
+
+    epoch: int
+    why: str
+
+
 class Measured(msgspec.Struct, frozen=True, tag=True):
     """Observations since the worker's last report, by metric name."""
 
@@ -65,17 +76,21 @@ class Heartbeat(msgspec.Struct, frozen=True, tag=True):
 
 
 class Exhausted(msgspec.Struct, frozen=True, tag=True):
-    """The worker dispatched and resolved or offered every prompt of the epochs asked for."""
+    """The worker dispatched and resolved or offered its every prompt of the epochs asked for."""
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
     """The worker cannot go on; `message` is for the user."""
 
     message: str
+    worker: int = 0
 
 
 class Begin(msgspec.Struct, frozen=True, tag=True):
-    """Answer to Hello: where to start. Only prompts not in `resolved` are dispatched."""
+    """Answer to Hello: where to start. Only prompts not in `resolved` are dispatched.
+
+    Of several workers, each dispatches its own of them (`shares.py`).
+    """
 
     policy: str  # served name
     policy_version: int
@@ -93,11 +108,11 @@ class Published(msgspec.Struct, frozen=True, tag=True):
 
 
 class Progress(msgspec.Struct, frozen=True, tag=True):
-    """After each step: what the worker may hold, and what left the queue so far."""
+    """After each step: what this worker may hold, and what of it left the queue so far."""
 
     step: int
     allowance_tokens: int
-    consumed_tokens: int  # raw sample tokens trained or dropped since this worker said Hello
+    consumed_tokens: int  # raw tokens of its samples trained or dropped since its Hello
 
 
 class Stop(msgspec.Struct, frozen=True, tag=True):
@@ -109,6 +124,14 @@ class StopRequested(msgspec.Struct, frozen=True, tag=True):
 
 
 ToTrainer = (
-    Hello | GroupReady | PromptDropped | Measured | Heartbeat | Exhausted | Failed | StopRequested
+    Hello
+    | GroupReady
+    | PromptDropped
+    | EpochEmpty
+    | Measured
+    | Heartbeat
+    | Exhausted
+    | Failed
+    | StopRequested
 )
 ToWorker = Begin | Published | Progress | Stop

@@ -64,7 +64,6 @@ NOT_YET: tuple[NotYet, ...] = (
     _row("model.torch_compile", _off, "use false"),
     _row("data.eval", _only(None), _LEAVE_OUT),
     _row("rollout.repetition_penalty", _only(1.0), "use 1.0: the trainer does not apply it"),
-    _row("rollout.workers", _at_most(1), "use 1"),
     _row("rollout.on_stale", _only("drop"), "use drop"),
     _row("server.urls", _no_more_than(1), "name one server"),
     _row("server.replicas", _at_most(1), _ONE_SERVER),

@@ -94,7 +94,7 @@ class RolloutConfig(Section):
     rewards: Rewards = ()
     """Reward functions: import paths, or {path, name, weight, timeout_s, kwargs}."""
     max_concurrent_rollouts: PositiveInt = 512
-    """Most rollouts under way, whatever the server could take."""
+    """Most rollouts under way in all workers, whatever the server could take."""
     max_staleness: NonNegativeInt = 4
     """Most policy versions a sample may be behind when it is trained; 0 = wait for every sync."""
     loop: str | None = None
@@ -102,9 +102,9 @@ class RolloutConfig(Section):
     loop_args: Kwargs = Field(default_factory=dict)
     """Further attributes of the loop's `self.config`."""
     workers: PositiveInt = 1
-    """Worker processes; they share the prompts without overlap."""
+    """Worker processes; they share the prompts without overlap, and the limits of the run."""
     rollout_worker_timeout: PositiveFloat = 300.0
-    """Seconds the trainer waits for a sample from a silent worker before it gives up."""
+    """Seconds the trainer waits for a silent worker before it gives up."""
     seed: int = 42
     """Seed of the prompts' order and of sampling."""
     on_stale: Literal["drop", "retry"] = "drop"

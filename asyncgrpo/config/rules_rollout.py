@@ -117,12 +117,18 @@ def _sampling_is_random(config: Config, _: Flags) -> str | None:
     return "got 0, expected more: all rollouts of a group would be the same, and no ratio exists"
 
 
-@rule("rollout.max_concurrent_rollouts", "rollout.num_generations")
+@rule("rollout.max_concurrent_rollouts", "rollout.num_generations", "rollout.workers")
 def _a_group_fits(config: Config, _: Flags) -> str | None:
     most, group = config.rollout.max_concurrent_rollouts, config.rollout.num_generations
-    if most >= group:
+    workers = config.rollout.workers
+    if most >= group * workers:
         return None
-    return f"got {most}, expected at least rollout.num_generations = {group}: one whole group"
+    if workers == 1:
+        return f"got {most}, expected at least rollout.num_generations = {group}: one whole group"
+    return (
+        f"got {most}, expected at least rollout.workers x rollout.num_generations = "
+        f"{group * workers}: one whole group for each worker"
+    )
 
 
 @rule("rollout.max_completion_length", "server.max_model_len")

@@ -1,7 +1,7 @@
 """From a resolved configuration to the processes of the run: what to start, in which order.
 
     Config, Machine  --plan_servers-->   server-0 ...
-                     --plan_training-->  worker, trainer       (stopped in reverse)
+                     --plan_training-->  worker ..., trainer   (stopped in reverse)
 
 Pure: nothing is looked up here. Secrets never appear in a spec: a process finds its API key in
 the environment it inherits from the launcher, under the name that the configuration gives.
@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from asyncgrpo.channel.shares import Share
 from asyncgrpo.config import Config
 from asyncgrpo.config.base import known
 from asyncgrpo.launch.spec import ProcessSpec, Ready
@@ -41,13 +42,13 @@ def plan_servers(config: Config, machine: Machine) -> tuple[ProcessSpec, ...]:
 def plan_training(
     config: Config, machine: Machine, run_dir: Path, checkpoint: int | None = None
 ) -> tuple[ProcessSpec, ...]:
-    """Worker and trainer, each after the servers that are launched.
+    """Workers and trainer, each after the servers that are launched.
 
     `checkpoint` is the step to go on from; None = the newest, or the start.
     """
     needs = tuple(_server_name(index) for index in range(len(machine.ports)))
     return (
-        _worker(config, machine, run_dir, needs),
+        *(_worker(config, machine, run_dir, share, needs) for share in worker_shares(config)),
         _trainer(config, machine, run_dir, checkpoint, needs),
     )
 
@@ -81,9 +82,21 @@ def _server(config: Config, machine: Machine, index: int, port: int) -> ProcessS
     )
 
 
-def _worker(config: Config, machine: Machine, run_dir: Path, needs: tuple[str, ...]) -> ProcessSpec:
-    argv = (machine.python, "-m", "asyncgrpo.rollout.worker", str(run_dir))
-    title = _title(config, "worker")
+def worker_shares(config: Config) -> tuple[Share, ...]:
+    """What each worker takes of the whole."""
+    count = config.rollout.workers
+    return tuple(Share(index, count) for index in range(count))
+
+
+def _worker(
+    config: Config, machine: Machine, run_dir: Path, share: Share, needs: tuple[str, ...]
+) -> ProcessSpec:
+    argv = (
+        machine.python,
+        *("-m", "asyncgrpo.rollout.worker", str(run_dir)),
+        *(() if share.alone else ("--index", str(share.index))),
+    )
+    title = _title(config, share.name)
     env = {
         TITLE_VARIABLE: title,
         "CUDA_VISIBLE_DEVICES": "",
@@ -91,7 +104,7 @@ def _worker(config: Config, machine: Machine, run_dir: Path, needs: tuple[str, .
         "PYTHONUNBUFFERED": "1",
         "TOKENIZERS_PARALLELISM": "false",
     }
-    return ProcessSpec("worker", title, argv, env, needs=needs)
+    return ProcessSpec(share.name, title, argv, env, needs=needs)
 
 
 def _trainer(

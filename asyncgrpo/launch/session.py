@@ -1,6 +1,6 @@
 """One attempt of a run, from the first process to the last.
 
-servers --ready, checked--> final config.json --> worker --> trainer --exit 0--> all stopped
+servers --ready, checked--> final config.json --> workers --> trainer --exit 0--> all stopped
 
 a process fails       RunError: who, how, its last words; crash/ has the rest
 Ctrl-C, SIGTERM       the trainer finishes its step and checkpoints; twice: stop now
@@ -19,7 +19,14 @@ from asyncgrpo.errors import ConfigError, RunError
 from asyncgrpo.launch import crash, logs
 from asyncgrpo.launch.follow import Follower
 from asyncgrpo.launch.interrupts import Interrupts
-from asyncgrpo.launch.plan import ANY_ADDRESS, LOOPBACK, Machine, plan_servers, plan_training
+from asyncgrpo.launch.plan import (
+    ANY_ADDRESS,
+    LOOPBACK,
+    Machine,
+    plan_servers,
+    plan_training,
+    worker_shares,
+)
 from asyncgrpo.launch.prepare import Prepared
 from asyncgrpo.launch.process import Exit, Process
 from asyncgrpo.launch.readiness import require, served_context, wait_for_servers
@@ -33,10 +40,9 @@ PlanTraining = Callable[[Config, Machine, Path, int | None], Sequence[ProcessSpe
 
 OTHERS_FAIL_S = 1.0  # one failure brings others down; who was first is known by then
 ASK_AGAIN_S = 2.0  # a request that nobody listened to is lost
-WORKER_CLOSES_S = 10.0  # a worker told to stop closes sooner than this
+WORKERS_CLOSE_S = 10.0  # workers told to stop close sooner than this
 KILLED = "SIGKILL comes from outside: from a person, or from a kernel that runs out of memory"
 TRAINER = "trainer"
-WORKER = "worker"
 
 
 class Outcome(StrEnum):
@@ -100,7 +106,9 @@ class Session:
         try:
             await self._start_servers()
             self._write_config()
-            self.view.say("worker and trainer start; Ctrl-C saves a checkpoint and stops")
+            count = self.config.rollout.workers
+            workers = "worker" if count == 1 else f"{count} workers"
+            self.view.say(f"{workers} and trainer start; Ctrl-C saves a checkpoint and stops")
             for spec in self._plan(
                 self.config, self.prepared.machine, self.run.path, self._checkpoint
             ):
@@ -110,7 +118,7 @@ class Session:
         async with Follower(self.run, self.config, self.view):
             outcome = await self._until_trained()
             if outcome is not Outcome.CUT_SHORT:
-                await self._let_worker_go()
+                await self._let_workers_go()
             return outcome
 
     @property
@@ -147,27 +155,29 @@ class Session:
         """Wait for the trainer; raises ProcessEnded when another process ends badly first."""
         trainer = self._process(TRAINER)
         try:
-            await self._supervisor.while_alive(self._trainer_end(trainer), but=(WORKER, TRAINER))
+            but = (TRAINER, *(worker.spec.name for worker in self._workers))
+            await self._supervisor.while_alive(self._trainer_end(trainer), but=but)
         except Interrupted:
             return await self._finish(trainer)
         return Outcome.FINISHED
 
     async def _trainer_end(self, trainer: Process) -> None:
-        """Return when the trainer has ended well; the worker may end before it, as well."""
-        waiting = {trainer.exited, self._process(WORKER).exited}
+        """Return when the trainer has ended well; workers may end before it, as well."""
+        waiting = {trainer.exited, *(worker.exited for worker in self._workers)}
         while trainer.exited in waiting:
             done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             for exited in done:
                 if exited.result().failed:
                     raise ProcessEnded(exited.result())
 
-    async def _let_worker_go(self) -> None:
-        """The trainer has told the worker to stop; what it still says belongs to the run."""
-        exited = self._process(WORKER).exited
+    async def _let_workers_go(self) -> None:
+        """The trainer has told the workers to stop; what they still say belongs to the run."""
+        closing = asyncio.ensure_future(asyncio.wait({worker.exited for worker in self._workers}))
         now = asyncio.create_task(self._interrupts.now.wait())
         await asyncio.wait(
-            {exited, now}, timeout=WORKER_CLOSES_S, return_when=asyncio.FIRST_COMPLETED
+            {closing, now}, timeout=WORKERS_CLOSE_S, return_when=asyncio.FIRST_COMPLETED
         )
+        closing.cancel()
         now.cancel()
 
     async def _finish(self, trainer: Process) -> Outcome:
@@ -227,6 +237,10 @@ class Session:
         bundle = crash.write_bundle(self.run, processes, "\n".join([summary, "", *states]))
         self._events.write("failed", name=first.name, code=first.code)
         return RunError(f"{summary}\nlog {process.log}\ncrash bundle {bundle}")
+
+    @property
+    def _workers(self) -> list[Process]:
+        return [self._process(share.name) for share in worker_shares(self.config)]
 
     def _process(self, name: str) -> Process:
         return next(p for p in self._supervisor.processes if p.spec.name == name)

@@ -4,17 +4,19 @@ from asyncgrpo.metrics.metric import Metric
 
 ROLLOUT = (
     Metric("rollout/duration_s", "How long does one rollout take, from dispatch to its end?"),
-    Metric("rollout/generated_tokens_per_s", "How fast does the sampler generate?"),
+    Metric(
+        "rollout/generated_tokens_per_s", "How fast does the sampler generate, for all workers?"
+    ),
     Metric(
         "rollout/concurrency",
-        "How many rollouts are running?",
+        "How many rollouts are running, in all workers?",
         "At rollout/concurrency_cap: the server's load limits; at max_concurrent_rollouts: "
         "that key does. Above vllm_running_requests: answers are being built.",
         "rollouts",
     ),
     Metric(
         "rollout/concurrency_cap",
-        "How many rollouts does the server's load allow at once?",
+        "How many rollouts does the server's load allow at once, in all workers?",
         "It stays far below rollout.max_concurrent_rollouts.",
         "rollouts",
     ),
@@ -33,7 +35,7 @@ ROLLOUT = (
     Metric("rollout/drift_tokens_max", "The same, of the worst turn", unit="tokens"),
     Metric(
         "rollout/score_queue_size",
-        "How many finished groups wait for their rewards?",
+        "How many finished groups wait for their rewards, in all workers?",
         "It grows: the reward functions are slower than generation.",
         "groups",
     ),

@@ -7,6 +7,7 @@ Whatever the recipe, the dataset or a hook has wrong shows here, before the firs
 
 from typing import Any
 
+from asyncgrpo.channel.shares import ALONE, Share
 from asyncgrpo.config import Config
 from asyncgrpo.errors import ConfigError, HookError, UserError
 from asyncgrpo.rollout.chat import Chat, Tokenizer
@@ -21,8 +22,11 @@ from asyncgrpo.rollout.tools import load_tools, schema_of
 class Inputs:
     """The checked parts; making them raises a `UserError` that says what is wrong."""
 
-    def __init__(self, config: Config, tokenizer: Tokenizer, prompts: PromptSource) -> None:
+    def __init__(
+        self, config: Config, tokenizer: Tokenizer, prompts: PromptSource, share: Share = ALONE
+    ) -> None:
         self.config = config
+        self.share = share
         self.tokenizer: Any = tokenizer
         self.prompts = prompts
         self.chat = Chat(tokenizer, config.rollout)
@@ -31,7 +35,7 @@ class Inputs:
         self.tools = load_tools(config.rollout.tools)
         self.environments = load_environments(
             config.rollout.environments,
-            most_instances=config.rollout.max_concurrent_rollouts,
+            most_instances=share.of(config.rollout.max_concurrent_rollouts),
             timeout_s=config.rollout.environment_timeout_s,
         )
         self._check_environments()

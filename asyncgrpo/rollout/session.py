@@ -16,6 +16,7 @@ from typing import Protocol
 
 from asyncgrpo.channel.messages import (
     Begin,
+    EpochEmpty,
     Exhausted,
     Measured,
     Progress,
@@ -78,6 +79,7 @@ class Session:
         events: EventLog | None = None,
     ) -> None:
         config = inputs.config
+        self._share = inputs.share
         self._starts_over = inputs.prompts.starts_over and bool(begin.resolved)
         self._begin = begin
         self._link = link
@@ -91,7 +93,7 @@ class Session:
         self._cap_started = False
         self._policy = CurrentPolicy(PolicyName(begin.policy, begin.policy_version))
         self._admission = Admission(begin.allowance_tokens)
-        self._cap = ConcurrencyCap(config.rollout.max_concurrent_rollouts)
+        self._cap = ConcurrencyCap(self._share.of(config.rollout.max_concurrent_rollouts))
         self._finished: asyncio.Queue[OpenGroup] = asyncio.Queue(QUEUE_GROUPS)
         sampler = Sampler(config, client, self._policy, on_retry=lambda: count_retry(recorder))
         self._loop = make_loop(inputs, sampler)
@@ -118,7 +120,8 @@ class Session:
             recorder=recorder,
             heartbeats=self._heartbeats,
             finished=self._finished,
-            drop=self._emit,
+            tell=self._emit,
+            share=self._share,
             num_generations=config.rollout.num_generations,
             seed=config.rollout.seed,
             eos_ids=inputs.eos_ids,
@@ -206,9 +209,10 @@ class Session:
 
     def _ordinals(self) -> Iterator[int]:
         begin = self._begin
-        return wanted_ordinals(begin.first_ordinal, begin.max_ordinal, begin.resolved)
+        wanted = wanted_ordinals(begin.first_ordinal, begin.max_ordinal, begin.resolved)
+        return self._share.ordinals(wanted)
 
-    async def _emit(self, outcome: Outcome | PromptDropped) -> None:
+    async def _emit(self, outcome: Outcome | PromptDropped | EpochEmpty) -> None:
         """Send an outcome after the observations it belongs to."""
         await self._send_measured()
         await self._link.send(outcome)
@@ -229,14 +233,20 @@ class Session:
             self._record_gauges()
             made = self._generation.generated_tokens - tokens
             seconds = time.monotonic() - start
-            self._recorder.record_rate("rollout/generated_tokens_per_s", made, seconds)
+            self._recorder.record_rate(
+                "rollout/generated_tokens_per_s", made, seconds * self._share.weight
+            )
         log.warning("the launcher is gone: the worker ends")
         self._stopped.set()
 
     def _record_gauges(self) -> None:
-        self._recorder.record("rollout/concurrency", self._generation.in_flight)
-        self._recorder.record("rollout/concurrency_cap", self._cap.cap)
-        self._recorder.record("rollout/score_queue_size", self._finished.qsize())
+        """What is asked for is the sum over all workers."""
+        for name, value in (
+            ("rollout/concurrency", self._generation.in_flight),
+            ("rollout/concurrency_cap", self._cap.cap),
+            ("rollout/score_queue_size", self._finished.qsize()),
+        ):
+            self._recorder.record_rate(name, value, self._share.weight)
         self._recorder.record("rollout/vllm_retry_count", 0)  # none is an observation too
 
     def _warn(self, message: str) -> None:
@@ -267,9 +277,11 @@ class Session:
                 max_model_len=self._max_model_len,
             )
             if fits is not None:
-                self._cap.start_at(fits)
+                self._cap.start_at(fits / self._share.count)
                 log.info("%d rollouts at once: the KV cache holds %.1f", self._cap.cap, fits)
         self._cap.observe(usage_frac=load.kv_usage, waiting=load.waiting)
+        if self._share.index != 0:  # it is one server: the first worker observes it for all
+            return
         before = load.preemptions if self._preemptions is None else self._preemptions
         observe_load(self._recorder, load, preempted=max(load.preemptions - before, 0))
         self._preemptions = load.preemptions

@@ -1,6 +1,6 @@
 """The worker process: prompts to samples.
 
-    python -m asyncgrpo.rollout.worker RUN_DIR
+    python -m asyncgrpo.rollout.worker RUN_DIR [--index I]     I < rollout.workers
 
     config.json -> tokenizer, prompts, rewards, loop --Hello--> trainer --Begin--> Session -> Stop
 
@@ -25,6 +25,7 @@ import setproctitle
 import stamina
 
 from asyncgrpo.channel.messages import Begin, Failed, Hello, Stop
+from asyncgrpo.channel.shares import Share
 from asyncgrpo.channel.sockets import WorkerLink, link_address
 from asyncgrpo.config import Config, known, load_resolved
 from asyncgrpo.errors import DataError, UserError
@@ -50,14 +51,17 @@ def main() -> None:
     """Run the worker of a run directory."""
     parser = argparse.ArgumentParser(prog="python -m asyncgrpo.rollout.worker")
     parser.add_argument("run_dir", type=Path)
-    run_dir: Path = parser.parse_args().run_dir.resolve()
+    parser.add_argument("--index", type=int, default=0)
+    arguments = parser.parse_args()
+    run_dir: Path = arguments.run_dir.resolve()
     faulthandler.register(signal.SIGUSR1)  # the launcher asks for stacks when a process failed
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, stream=sys.stderr)
     logging.getLogger("httpx").setLevel(logging.WARNING)  # a line per request
     try:
         config = load_resolved(run_dir)
-        setproctitle.setproctitle(f"asyncgrpo: worker {config.run.name or run_dir.name}")
-        asyncio.run(_until_terminated(_run(run_dir, config)))
+        share = Share(arguments.index, config.rollout.workers)
+        setproctitle.setproctitle(f"asyncgrpo: {share.name} {config.run.name or run_dir.name}")
+        asyncio.run(_until_terminated(_run(run_dir, config, share)))
     except UserError as error:
         log.error("%s", error)  # noqa: TRY400 - a user's mistake is a message, not a traceback
         sys.exit(1)
@@ -76,7 +80,8 @@ async def work(
     Raises:
         UserError: the run cannot go on; or an ExceptionGroup that holds one.
     """
-    await link.send(Hello(worker=0, pid=os.getpid(), num_prompts=len(inputs.prompts)))
+    hello = Hello(inputs.share.index, os.getpid(), num_prompts=len(inputs.prompts))
+    await link.send(hello)
     begin = await _begin(link)
     if begin is not None:
         await _meet_server(client, begin.policy, sampling_params(inputs.config))
@@ -103,19 +108,20 @@ async def _begin(link: Link) -> Begin | None:
                 continue
 
 
-async def _run(run_dir: Path, config: Config) -> None:
+async def _run(run_dir: Path, config: Config, share: Share) -> None:
     link = WorkerLink(link_address(run_dir))
     recorder = Recorder()
     try:
         # May take minutes, off the loop: SIGTERM still ends it.
         tokenizer, prompts = await in_daemon_thread(_load, config)
-        inputs = Inputs(config, tokenizer, prompts)
+        inputs = Inputs(config, tokenizer, prompts, share)
         async with _client(config, recorder) as client:
             events = EventLog(run_dir / "events.jsonl")
             await work(inputs, link, client, recorder, events=events)
     except Exception as error:
         failure = first_user_error(error)
-        await link.send(Failed(str(failure or f"{type(error).__name__}: {error}")))
+        reason = str(failure or f"{type(error).__name__}: {error}")
+        await link.send(Failed(reason, share.index))
         if failure is None:
             raise
         raise failure from None

@@ -55,28 +55,34 @@ class BatchSettings:
     rules: SampleRules
 
 
+@dataclass(slots=True, eq=False)
+class Account:
+    """Raw tokens of the samples that one worker offered since its Hello."""
+
+    offered_tokens: int = 0
+    consumed_tokens: int = 0  # of these: trained or dropped
+
+    @property
+    def queued_tokens(self) -> int:
+        """Of these: waiting for the trainer."""
+        return self.offered_tokens - self.consumed_tokens
+
+
 class Batches:
     """The samples between worker and trainer."""
 
     def __init__(self, settings: BatchSettings, ledger: Ledger, version: int) -> None:
         self.ledger = ledger
         self.recorder = Recorder()
-        self.consumed_tokens = 0  # raw tokens of this session that were taken or dropped
         self._settings = settings
         self._version = version
         self._inspector = Inspector(settings.rules)
-        self._session = 0
-        self._sessions: dict[SampleKey, int] = {}  # of every sample held, when it was offered
+        self._accounts: dict[SampleKey, Account] = {}  # of every sample held, who offered it
         self._queue: deque[Sample] = deque()
         self._planner = self._new_planner()
         self._planning: dict[SampleKey, Sample] = {}  # in the planner
         self._ready: Batch | None = None
         self._warned_of_oversize = False  # in this log window
-
-    @property
-    def queued_tokens(self) -> int:
-        """Raw tokens of the samples held."""
-        return sum(sample.num_tokens for sample in self._held())
 
     @property
     def num_queued(self) -> int:
@@ -90,22 +96,20 @@ class Batches:
         yield from self._planning.values()
         yield from self._queue
 
-    def start_session(self) -> None:
-        """A worker said Hello: its count of consumed tokens starts at 0."""
-        self._session += 1
-        self.consumed_tokens = 0
-
-    def offer(self, group: GroupReady) -> None:
+    def offer(self, group: GroupReady, account: Account) -> None:
         """Queue the samples of a scored group; those trained or queued before are refused.
+
+        `account` is that of the worker that sent it.
 
         Raises RunError where too many samples cannot be trained.
         """
         accepted = self.ledger.offer(sample.key for sample in group.samples)
         for sample in group.samples:
+            account.offered_tokens += sample.num_tokens
             if sample.key not in accepted:
-                self.consumed_tokens += sample.num_tokens
+                account.consumed_tokens += sample.num_tokens
                 continue
-            self._sessions[sample.key] = self._session
+            self._accounts[sample.key] = account
             fault = self._inspector.inspect(sample, self._version)
             if fault is None:
                 self._queue.append(sample)
@@ -206,8 +210,7 @@ class Batches:
         self._consume(sample)
 
     def _consume(self, sample: Sample) -> None:
-        if self._sessions.pop(sample.key) == self._session:
-            self.consumed_tokens += sample.num_tokens
+        self._accounts.pop(sample.key).consumed_tokens += sample.num_tokens
 
     def _measure(self, sample: Sample, now: float) -> None:
         record = self.recorder.record

@@ -2,17 +2,14 @@
 
     link  --messages-->  thread  --Batches-->  take() in the training thread
                            |  ^
-        Begin <- Hello     |  └ watches the worker: its process, its heartbeats, its silence
+        Begin <- Hello     |  └ watches the workers: their processes, heartbeats, silence
         Failed, StopRequested, Exhausted -> flags that `take` answers with
 
 Takes: messages, `take`, `set_version`. Gives: Batch, or None with `stopping` or `finished` set.
 Waits for: messages (woken by `take` and by each message). Any failure is raised by `take`.
 """
 
-import contextlib
 import logging
-import os
-import select
 import threading
 import time
 from collections.abc import Callable
@@ -22,13 +19,13 @@ from types import TracebackType
 from asyncgrpo.channel.codec import FrameError
 from asyncgrpo.channel.messages import (
     Begin,
+    EpochEmpty,
     Exhausted,
     Failed,
     GroupReady,
     Heartbeat,
     Hello,
     Measured,
-    Progress,
     PromptDropped,
     Published,
     Stop,
@@ -41,20 +38,22 @@ from asyncgrpo.ledger.state_file import RolloutState
 from asyncgrpo.ledger.states import Ledger, LedgerCounts
 from asyncgrpo.metrics.values import Aggregates
 from asyncgrpo.training.batches import Batch, Batches, BatchSettings
+from asyncgrpo.training.workers import Stay, Workers
 
 logger = logging.getLogger(__name__)
 
-TICK_S = 0.5  # how often the worker's process is looked at while nothing arrives
+TICK_S = 0.5  # how often the workers' processes are looked at
 
 
 @dataclass(frozen=True, slots=True)
 class InboxSettings:
-    """What the configuration says about the worker."""
+    """What the configuration says about the workers."""
 
     batches: BatchSettings
     worker_timeout_s: float
     allowance_tokens: int  # before the first step
     num_epochs: float | None  # None = max_steps decides
+    num_workers: int = 1
 
 
 class Inbox:
@@ -86,14 +85,14 @@ class Inbox:
         self._ledger = None if state is None else Ledger.restore(state)
         self._batches: Batches | None = None
         self._allowance = settings.allowance_tokens
-        self._reported_tokens = 0  # of the batches' consumed tokens, what the worker was told
         self._step = 0 if state is None else state.step
         self._measured: list[Aggregates] = []
         self._error: Exception | None = None
         self._stopping = False
-        self._exhausted = False
         self._closing = False
-        self._worker: _WorkerProcess | None = None
+        self._workers = Workers(
+            settings.num_workers, settings.worker_timeout_s, now=time.monotonic()
+        )
         self._waiting = False  # the training thread wants a micro-batch
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="inbox", daemon=True)
@@ -104,7 +103,7 @@ class Inbox:
     def take(self, timeout: float) -> Batch | None:
         """The next micro-batch; None after `timeout` seconds, or when `stopping` or `finished`.
 
-        Raises RunError when the worker failed, died, or fell silent.
+        Raises RunError when a worker failed, died, or fell silent.
         """
         deadline = time.monotonic() + timeout
         with self._changed:
@@ -176,7 +175,8 @@ class Inbox:
             self._step = step
             used = sum(sample.num_tokens for sample in samples)
             self._allowance = used * max(self._settings.batches.max_staleness, 1)
-            self._report_progress()
+            for stay in self._workers:
+                self._report_progress(stay)
 
     def counts(self) -> LedgerCounts:
         """Prompts by state."""
@@ -219,18 +219,19 @@ class Inbox:
     # The inbox's own thread
 
     def _run(self) -> None:
-        heard = time.monotonic()
+        checked = time.monotonic()
         try:
             while not self._closing:
                 received = self._receive()
-                if received is not None:
-                    heard = time.monotonic()
-                    with self._changed:
+                now = time.monotonic()
+                with self._changed:
+                    if received is not None:
+                        self._workers.heard(received[0], now)
                         self._handle(*received)
                         self._changed.notify_all()
-                elif not self._exhausted:
-                    self._check_worker(time.monotonic() - heard)
-                with self._changed:
+                    if now - checked >= TICK_S:
+                        checked = now
+                        self._check_workers(now)
                     self._advance()
         except Exception as error:  # noqa: BLE001 - raised again by `take`
             with self._changed:
@@ -244,44 +245,40 @@ class Inbox:
             logger.warning("ignored: %s", error)
             return None
 
-    def _check_worker(self, silent_s: float) -> None:
-        if self._stopping:  # the step under way is finished with what is here
-            return
-        if self._worker is not None and self._worker.is_gone:
-            raise RunError(
-                f"the worker (process {self._worker.pid}) ended before the run did; "
-                f"its log says why: logs/latest/worker.log"
-            )
-        limit = self._settings.worker_timeout_s
-        if silent_s > limit:
-            who = "the worker" if self._worker is None else f"the worker ({self._worker.pid})"
-            raise RunError(
-                f"nothing came from {who} for {silent_s:.0f} s; rollout.rollout_worker_timeout is "
-                f"{limit:.0f}: see logs/latest/worker.log, or raise it"
-            )
+    def _check_workers(self, now: float) -> None:
+        if not self._stopping:  # else the step under way is finished with what is here
+            self._workers.check(now)
 
     def _handle(self, sender: Sender, message: ToTrainer) -> None:
         match message:
             case Hello():
                 self._welcome(sender, message)
             case GroupReady():
-                self._known().offer(message)
+                self._known().offer(message, self._workers.of(sender).account)
             case PromptDropped():
                 self._known().ledger.drop_prompt(message.epoch, message.position, message.reason)
+            case EpochEmpty(epoch, why):
+                self._workers.found_nothing(sender, epoch, why, self._known().ledger.num_prompts)
             case Measured():
                 self._measured.append(message.aggregates)
             case Heartbeat():
-                self._check_heartbeat(message)
+                self._workers.check_heartbeat(sender, message)
             case Exhausted():
-                self._exhausted = True
+                self._exhaust(sender)
             case Failed():
-                raise RunError(message.message)
+                name = "" if self._settings.num_workers == 1 else f"worker-{message.worker}: "
+                raise RunError(f"{name}{message.message}")
             case StopRequested():
                 self._stopping = True
 
     def _welcome(self, sender: Sender, hello: Hello) -> None:
         if self._ledger is None:
             self._ledger = Ledger(hello.num_prompts)
+        if self._ledger.num_prompts != hello.num_prompts and any(self._workers):
+            raise RunError(
+                f"worker-{hello.worker} reads {hello.num_prompts} prompts and another worker "
+                f"{self._ledger.num_prompts}: data.path must not change while a run starts"
+            )
         if self._ledger.num_prompts != hello.num_prompts:
             raise CheckpointError(
                 f"the run began with {self._ledger.num_prompts} prompts and the dataset has "
@@ -290,11 +287,14 @@ class Inbox:
             )
         if self._batches is None:
             self._batches = Batches(self._settings.batches, self._ledger, self._version)
-        self._batches.start_session()
-        self._reported_tokens = 0
-        self._exhausted = False
-        self._worker = _WorkerProcess(hello.pid)
+        self._workers.join(sender, hello)
         self._link.send(sender, self._begin(self._ledger))
+
+    def _exhaust(self, sender: Sender) -> None:
+        """A worker has no prompt left: the others may hold its share too."""
+        self._workers.of(sender).exhausted = True
+        for stay in self._workers.at_work:
+            self._report_progress(stay)
 
     def _begin(self, ledger: Ledger) -> Begin:
         epochs = self._settings.num_epochs
@@ -303,7 +303,7 @@ class Inbox:
             policy_version=self._policy.policy_version,
             first_ordinal=ledger.first_ordinal,
             resolved=ledger.not_wanted,
-            allowance_tokens=self._allowance,
+            allowance_tokens=self._workers.share_of(self._allowance),
             max_ordinal=None if epochs is None else last_ordinal(epochs, ledger.num_prompts),
         )
 
@@ -312,14 +312,6 @@ class Inbox:
             raise RunError("a worker sent samples before its Hello; restart it")
         return self._batches
 
-    def _check_heartbeat(self, beat: Heartbeat) -> None:
-        limit = self._settings.worker_timeout_s
-        if beat.oldest_s > limit:
-            raise RunError(
-                f"the worker's loop {beat.loop!r} has not moved for {beat.oldest_s:.0f} s; "
-                f"rollout.rollout_worker_timeout is {limit:.0f}: see logs/latest/worker.log"
-            )
-
     def _advance(self) -> None:
         """Plan one micro-batch ahead; if the trainer starves at a full allowance, raise it."""
         batches = self._batches
@@ -327,59 +319,37 @@ class Inbox:
             self._changed.notify_all()
         if batches is None:
             return
-        ready = batches.flush() if self._exhausted else batches.prepare()
+        ready = batches.flush() if self._workers.all_exhausted else batches.prepare()
         if ready or self._is_finished():
             self._changed.notify_all()
-        elif self._waiting and not self._exhausted:
-            # The worker waits too if what it offered and was not told to have left fills the
-            # allowance: tell it what left since. Rows hold fewer tokens than their samples have,
-            # so a micro-batch may need more than the allowance; what it lacks cannot grow stale
-            # while the trainer waits for it.
-            queued = batches.queued_tokens
-            if queued + batches.consumed_tokens - self._reported_tokens >= self._allowance:
-                if queued >= self._allowance:
-                    self._allowance = queued + self._settings.allowance_tokens
-                self._report_progress()
+        elif self._waiting:
+            self._unblock()
+
+    def _unblock(self) -> None:
+        """No worker may wait for the trainer while the trainer waits for samples.
+
+        A worker waits if what it offered and was not told to have left fills its share: tell it
+        what left since. Rows hold fewer tokens than their samples have, so a micro-batch may need
+        more than the whole allowance; what it lacks cannot grow stale while the trainer waits.
+        """
+        at_work, share = self._workers.at_work, self._workers.share_of(self._allowance)
+        most = max((stay.account.queued_tokens for stay in at_work), default=0)
+        if most >= share:
+            self._allowance = most * len(at_work) + self._settings.allowance_tokens
+            for stay in at_work:
+                self._report_progress(stay)
+        for stay in at_work:
+            if stay.held_tokens >= share and stay.held_tokens > stay.account.queued_tokens:
+                self._report_progress(stay)
 
     def _is_finished(self) -> bool:
-        return self._exhausted and self._batches is not None and self._batches.num_queued == 0
+        exhausted = self._workers.all_exhausted
+        return exhausted and self._batches is not None and self._batches.num_queued == 0
 
-    def _report_progress(self) -> None:
-        assert self._batches is not None
-        self._reported_tokens = self._batches.consumed_tokens
-        self._link.broadcast(Progress(self._step, self._allowance, self._reported_tokens))
+    def _report_progress(self, stay: Stay) -> None:
+        self._link.send(stay.sender, self._workers.progress(stay, self._step, self._allowance))
 
 
 def last_ordinal(num_epochs: float, num_prompts: int) -> int:
     """The first ordinal that `num_epochs` epochs do not ask for."""
     return max(round(num_epochs * num_prompts), 1)
-
-
-class _WorkerProcess:
-    """The worker's process, watched by its file descriptor: its end shows at once."""
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self._fd: int | None = None
-        with contextlib.suppress(OSError, AttributeError):  # gone already, or not Linux
-            self._fd = os.pidfd_open(pid)
-
-    @property
-    def is_gone(self) -> bool:
-        if self._fd is None:
-            return not _exists(self.pid)
-        return bool(select.select([self._fd], [], [], 0)[0])
-
-    def __del__(self) -> None:
-        if self._fd is not None:
-            os.close(self._fd)
-
-
-def _exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

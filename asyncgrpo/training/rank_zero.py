@@ -249,6 +249,7 @@ def inbox_settings(config: Config, num_ranks: int, vocab_size: int) -> InboxSett
         worker_timeout_s=config.rollout.rollout_worker_timeout,
         allowance_tokens=trainer.gradient_accumulation_steps * num_ranks * budget,
         num_epochs=None if trainer.max_steps > 0 else trainer.num_train_epochs,
+        num_workers=config.rollout.workers,
     )
 
 

@@ -14,7 +14,6 @@ REFUSED = {
     "model.torch_compile": ["true"],
     "data.eval": ["{path: org/held-out}"],
     "rollout.repetition_penalty": ["1.1"],
-    "rollout.workers": ["2"],
     "rollout.on_stale": ["retry"],
     "server.urls": ["['http://a:1', 'http://b:1']"],
     "server.replicas": ["2"],

@@ -130,6 +130,12 @@ CASES = [
         ["rollout.temperature=0.7"],
     ),
     (
+        ["rollout.max_concurrent_rollouts=8", "rollout.workers=2"],
+        "rollout.max_concurrent_rollouts",
+        "rollout.workers x rollout.num_generations = 16",
+        ["rollout.max_concurrent_rollouts=16"],
+    ),
+    (
         ["rollout.max_concurrent_rollouts=4"],
         "rollout.max_concurrent_rollouts",
         "rollout.num_generations = 8",

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from asyncgrpo.channel.messages import GroupReady
 from asyncgrpo.ledger.states import Ledger
 from asyncgrpo.records import SampleKey
-from asyncgrpo.training.batches import Batch, Batches, BatchSettings
+from asyncgrpo.training.batches import Account, Batch, Batches, BatchSettings
 from asyncgrpo.training.soundness import SampleRules
 from tests.training.scripted_worker import VOCAB, K, make_group, make_sample
 
@@ -19,9 +19,22 @@ NUM_PROMPTS = 1000
 RULES = SampleRules(vocab_size=VOCAB, num_top=K, failure_budget=0.05)
 
 
-def make_batches(*, num_ranks: int = 1, budget: int = 64, max_staleness: int = 2) -> Batches:
+class OneWorkersBatches(Batches):
+    """All is offered by one worker."""
+
+    def __init__(self, *args, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        self.account = Account()
+
+    def offer(self, group: GroupReady, account: Account | None = None) -> None:
+        super().offer(group, account or self.account)
+
+
+def make_batches(
+    *, num_ranks: int = 1, budget: int = 64, max_staleness: int = 2
+) -> OneWorkersBatches:
     settings = BatchSettings(num_ranks, budget, max_staleness, RULES)
-    return Batches(settings, Ledger(NUM_PROMPTS), version=0)
+    return OneWorkersBatches(settings, Ledger(NUM_PROMPTS), version=0)
 
 
 def tokens(*groups) -> int:
@@ -39,7 +52,7 @@ def test_a_micro_batch_is_ready_before_its_step_is_complete():
     assert len(batch.rows) == 1
     assert batch.rows[0].input_ids_N.size <= 64
     assert batch.num_trained == batch.rows[0].term_target_T.size
-    assert batches.consumed_tokens == sum(sample.num_tokens for sample in batch.samples)
+    assert batches.account.consumed_tokens == sum(sample.num_tokens for sample in batch.samples)
 
 
 def test_a_sample_longer_than_the_budget_is_dropped_and_counted():
@@ -47,7 +60,7 @@ def test_a_sample_longer_than_the_budget_is_dropped_and_counted():
     batches.offer(make_group(0, 0))  # 8 tokens and more each
     batches.prepare()
     assert batches.ledger.counts.dropped_by_reason == {"oversize": 1}
-    assert batches.consumed_tokens == tokens(make_group(0, 0))
+    assert batches.account.consumed_tokens == tokens(make_group(0, 0))
     assert batches.recorder.drain()["batch/dropped_oversize_count"].total == 4
 
 
@@ -107,7 +120,7 @@ def test_a_sample_that_cannot_be_trained_is_dropped_as_an_error_and_its_group_tr
     rest = tuple(make_sample(0, 0, index) for index in (1, 2))
     batches.offer(GroupReady(0, 0, 0, (bad, *rest)))
     assert batches.recorder.drain()["sample/dropped_error_count"].total == 1
-    assert batches.consumed_tokens == bad.num_tokens
+    assert batches.account.consumed_tokens == bad.num_tokens
     assert batches.flush()
     assert {sample.key for sample in batches.take(now=0.0).samples} == {s.key for s in rest}
     batches.offer(GroupReady(0, 1, 1, (msgspec.structs.replace(bad, key=SampleKey(0, 1, 0)),)))
@@ -136,18 +149,17 @@ def test_a_sample_offered_twice_is_trained_once_and_counted_as_consumed():
     batches.offer(group)
     batches.offer(group)
     assert batches.num_queued == 4
-    assert batches.consumed_tokens == tokens(group)
+    assert batches.account.consumed_tokens == tokens(group)
 
 
-def test_a_new_session_does_not_count_what_an_earlier_one_offered():
+def test_each_workers_samples_leave_on_its_own_account():
     batches = make_batches(budget=1000)
-    batches.start_session()
-    batches.offer(make_group(0, 0))
-    batches.start_session()
-    batches.offer(make_group(0, 1))
+    former, account = Account(), Account()
+    batches.offer(make_group(0, 0), former)
+    batches.offer(make_group(0, 1), account)
     batches.flush()
     batches.take(now=0.0)
-    assert batches.consumed_tokens == tokens(make_group(0, 1))
+    assert account.consumed_tokens == tokens(make_group(0, 1))
 
 
 def test_the_last_micro_batch_may_have_fewer_rows_than_ranks():
@@ -213,6 +225,6 @@ def test_every_sample_leaves_exactly_once(order, num_ranks: int, max_staleness: 
         if name in dropped
     )
     assert len(taken) + num_dropped == len(offered)
-    assert batches.consumed_tokens == sum(offered.values())
+    assert batches.account.consumed_tokens == sum(offered.values())
     assert batches.ledger.first_ordinal == position
-    assert math.isclose(batches.queued_tokens, 0)
+    assert batches.account.queued_tokens == 0
