@@ -58,12 +58,12 @@ def measure() -> list[Figure]:
     seconds = {name: statistics.median(m.cpu_s for m in each) for name, each in runs.items()}
     what = f"V={V} N={N} T={T} K={K} H={H}"
     return [
-        Figure("lm_head", f"{what}: extra memory, of full logits'", memory["ours"] / memory["full"],
+        Figure("B3", f"{what}: extra memory, of full logits'", memory["ours"] / memory["full"],
                "", MEMORY_BAR, at_least=False),
-        Figure("lm_head", "extra memory", memory["ours"], "MB"),
-        Figure("lm_head", "extra memory, full logits", memory["full"], "MB"),
-        Figure("lm_head", "forward + backward", seconds["ours"], "s"),
-        Figure("lm_head", "forward + backward, full logits", seconds["full"], "s"),
+        Figure("B3", "extra memory", memory["ours"], "MB"),
+        Figure("B3", "extra memory, full logits", memory["full"], "MB"),
+        Figure("B3", "forward + backward", seconds["ours"], "s"),
+        Figure("B3", "forward + backward, full logits", seconds["full"], "s"),
     ]  # fmt: skip
 
 

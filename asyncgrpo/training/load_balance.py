@@ -34,11 +34,18 @@ class Router:
 def find_router(decoder: nn.Module, text_config: Any) -> Router | None:
     """The router of a decoder that hands out its logits; None where there is none."""
     recorded: Any = getattr(decoder, "_can_record_outputs", None) or {}
+    found: Any = recorded.get("router_logits", ())
+    kinds = tuple(getattr(each, "target_class", each) for each in _as_list(found))
     top_k = getattr(text_config, "num_experts_per_tok", None)
-    if "router_logits" not in recorded or not isinstance(top_k, int):
+    # The class may have routers and this model none: num_experts 0, or dense layers throughout.
+    if not any(isinstance(m, kinds) for m in decoder.modules()) or not isinstance(top_k, int):
         return None
     own = getattr(text_config, "router_aux_loss_coef", None)
     return Router(top_k, None if own is None else float(own))
+
+
+def _as_list(found: Any) -> Sequence[Any]:
+    return found if isinstance(found, list | tuple) else [found]
 
 
 def effective_coefficient(configured: float | None, router: Router | None, model: str) -> float:

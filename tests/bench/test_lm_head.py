@@ -19,6 +19,20 @@ def test_both_variants_compute_the_same(monkeypatch: pytest.MonkeyPatch):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
+def test_the_bar_is_an_eighth_of_what_full_logits_take(monkeypatch: pytest.MonkeyPatch):
+    extra_mb = {"ours": iter([9.0, 7.0, 50.0]), "full": iter([90.0, 80.0, 60.0])}
+    monkeypatch.setattr(
+        lm_head,
+        "_in_a_process_of_its_own",
+        lambda variant: lm_head.Measured(cpu_s=1.0, extra_mb=next(extra_mb[variant])),
+    )
+    judged, *shown = lm_head.measure()
+    assert judged.value == pytest.approx(9 / 80)  # of the medians
+    assert judged.passed
+    assert {figure.bench for figure in (judged, *shown)} == {"B3"}
+    assert all(figure.passed is None for figure in shown)
+
+
 def test_a_variant_is_measured_in_a_process_of_its_own(capsys, monkeypatch: pytest.MonkeyPatch):
     for name, value in {"V": 2000, "N": 512, "T": 256, "H": 16}.items():
         monkeypatch.setattr(lm_head, name, value)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from transformers import LlamaConfig, MixtralConfig, Qwen3MoeConfig
+from transformers import LlamaConfig, MixtralConfig, Qwen3MoeConfig, Qwen3NextConfig
 from transformers.models.qwen3_moe.modeling_qwen3_moe import load_balancing_loss_func
 
 from asyncgrpo.errors import ConfigError
@@ -123,6 +123,30 @@ def test_zero_turns_it_off():
 def test_a_coefficient_for_a_model_without_a_router_is_refused():
     with pytest.raises(ConfigError, match=r"router_aux_loss_coef: got 0\.01, but LlamaForCausalLM"):
         policy_of(LlamaConfig(**TINY), 0.01)
+
+
+def dense_hybrid() -> Qwen3NextConfig:
+    """Qwen3-Next without experts; its configuration names a coefficient all the same."""
+    heads = {"linear_num_key_heads": 2, "linear_num_value_heads": 4}
+    sizes = {"linear_key_head_dim": 8, "linear_value_head_dim": 8, "head_dim": 16}
+    types = ["linear_attention", "full_attention"]
+    return Qwen3NextConfig(
+        **TINY | heads | sizes | {"num_hidden_layers": 2},
+        layer_types=types, num_experts=0, router_aux_loss_coef=0.25,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "config",
+    [dense_hybrid(), moe(mlp_only_layers=list(range(8)), router_aux_loss_coef=0.25)],
+    ids=["no experts", "no layer with them"],
+)
+def test_a_model_of_a_class_with_experts_that_has_none_is_dense(config):
+    policy = policy_of(config, None)
+    assert policy.router_aux_loss_coef == 0.0
+    assert policy(RowTensors.from_row(build_row(tangled_samples()), "cpu")).balance is None
+    with pytest.raises(ConfigError, match="has no router whose logits it hands out"):
+        policy_of(config, 0.01)
 
 
 def loss_and_sums(policy: PolicyModel, samples, denominator: float, coefficient: float):
