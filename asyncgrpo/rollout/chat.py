@@ -43,6 +43,7 @@ class Tokenizer(Protocol):
 
     chat_template: Any
     eos_token_id: Any
+    eos_token: Any
     name_or_path: str
     added_tokens_decoder: Any
 
@@ -166,13 +167,11 @@ class Chat:
         prompt: Messages = [{"role": "user", "content": "hello"}]
         opened = self._text(prompt, (), opened=True)
         replied = self._text([*prompt, {"role": "assistant", "content": MARK}], (), opened=False)
-        special = _special_ids(self._tokenizer)
-        closing_ids = self._ids(replied.rpartition(MARK)[2])
-        closes = closing_ids.size > 0 and int(closing_ids[0]) in special
-        end = self._tokenizer.decode(closing_ids[:1], skip_special_tokens=False) if closes else ""
+        closing = replied.rpartition(MARK)[2]
+        special = _special_tokens(self._tokenizer)
         return _ToolFormat(
             style=style,
-            end=str(end),
+            end=max((t for t in special.values() if closing.startswith(t)), key=len, default=""),
             end_ids=frozenset(special),
             thinking=THINK in opened and END_THINK not in opened,
         )
@@ -238,11 +237,13 @@ class _ToolFormat:
         return ids
 
 
-def _special_ids(tokenizer: Tokenizer) -> set[int]:
-    """Tokens that are no text, such as those that end a turn."""
-    special = {token for token, added in tokenizer.added_tokens_decoder.items() if added.special}
-    eos = tokenizer.eos_token_id
-    return special if eos is None else special | {int(eos)}
+def _special_tokens(tokenizer: Tokenizer) -> dict[int, str]:
+    """Tokens that are no text, such as those that end a turn: id -> how templates write it."""
+    added = tokenizer.added_tokens_decoder.items()
+    special = {int(token): str(each.content) for token, each in added if each.special}
+    if tokenizer.eos_token_id is not None:
+        special[int(tokenizer.eos_token_id)] = str(tokenizer.eos_token)
+    return special
 
 
 def _read_template(given: str | None) -> str | None:

@@ -24,7 +24,7 @@ from asyncgrpo.rollout.imports import load_object
 from asyncgrpo.rollout.sampler import Sampler
 from asyncgrpo.rollout.threads import in_daemon_thread
 from asyncgrpo.rollout.tool_schema import ToolSchema
-from asyncgrpo.rollout.tools import Toolbox
+from asyncgrpo.rollout.tools import Toolbox, ToolUse
 
 
 class LoopConfig(SimpleNamespace):
@@ -79,7 +79,12 @@ class AsyncRolloutLoop:
     ) -> Rollout:
         """Generate one rollout: turns until a reply calls no tool."""
         if tools:
-            return await self._converse(prompt, Toolbox(tools, timeout_s=self._tool_timeout_s))
+            use = ToolUse()
+            try:
+                toolbox = Toolbox(tools, timeout_s=self._tool_timeout_s)
+                return await self._converse(prompt, toolbox, use)
+            finally:
+                current_rollout().tool_use.add(use)
         turn = await self.generate_one_turn(await self._render(prompt, tools, ()))
         text = self._chat.text(turn.output_ids)
         return Rollout(
@@ -102,8 +107,7 @@ class AsyncRolloutLoop:
         """The served name of this rollout's policy, for whoever asks the server besides us."""
         return self._sampler.policy_of(current_rollout()).name
 
-    async def _converse(self, prompt: Messages, toolbox: Toolbox) -> Rollout:
-        use = current_rollout().tool_use
+    async def _converse(self, prompt: Messages, toolbox: Toolbox, use: ToolUse) -> Rollout:
         conversation = Conversation(list(prompt))
         if not self._chat.reads_tools:  # tools of a hook's own
             await in_daemon_thread(self._chat.prepare_tools, toolbox.schemas)

@@ -65,6 +65,12 @@ class ToolUse:
     def num_failures(self) -> int:
         return sum(call.failed for call in self.calls)
 
+    def add(self, other: "ToolUse") -> None:
+        """Take over what another conversation of the rollout did."""
+        self.calls += other.calls
+        self.calls_per_reply += other.calls_per_reply
+        self.exhausted |= other.exhausted
+
 
 class Toolbox:
     """The tools of one rollout."""

@@ -4,6 +4,7 @@ import json
 import random
 import re
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -243,6 +244,25 @@ async def test_a_conversation_that_is_rewritten_forks_and_trains_every_token_onc
     assert first.advantage == second.advantage
     held = len(says(said))  # the reply, all of which was rendered again
     assert metrics["rollout/drift_tokens_max"] == metrics["rollout/drift_tokens_mean"] == held
+
+
+async def test_the_page_s_loop_that_asks_twice_runs_as_written(server, data_path, tmp_path):
+    page = (Path(__file__).parents[2] / "docs/tools-and-environments.md").read_text()
+    (source,) = [
+        block
+        for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+        if "AsksTwice" in block
+    ]
+    (tmp_path / "loops.py").write_text(source)
+    server.state.script = replies(some_sum, "It is so.", "Yes, I am.")
+    cfg = recipe(server, data_path, loop=f"{tmp_path / 'loops.py'}:AsksTwice")
+    trainer = await rolled(server, cfg)
+    assert len(trainer.groups) == 6
+    metrics = window(trainer)
+    assert metrics["rollout/turns_mean"] == 3
+    assert metrics["tools/call_frequency"] == 1
+    text = heard(trainer.groups[0].samples[-1].input_ids)
+    assert text.endswith("Are you sure?<|im_end|>\n<|im_start|>assistant\nYes, I am.<|im_end|>")
 
 
 async def test_qwen3s_template_gives_one_sample_per_conversation(server, data_path):
