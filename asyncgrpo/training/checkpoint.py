@@ -4,6 +4,7 @@
 
     config.json, model.safetensors, ...     the model or (adapter_*) the adapter, with its
     tokenizer.json, ...                     tokenizer: `from_pretrained` loads them
+    preprocessor_config.json, ...           the start model's image processor, if it has one
     optimizer.safetensors, trainer.json     the optimizer's state by parameter name, and the rest
     rollout_state.json                      the ledger
     complete.json                           every file with its size; written last
@@ -273,6 +274,8 @@ def _write_model(folder: Path, tensors: dict[str, Tensor], policy: Policy) -> No
         )
     else:
         model.save_pretrained(folder, state_dict=tensors)
+        for name, content in policy.processor_files.items():
+            (folder / name).write_bytes(content)
 
 
 def _seal(folder: Path) -> None:

@@ -8,7 +8,8 @@ the adapter, and in a checkpoint with other modalities all but the text model.
 
 import logging
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
     AutoTokenizer,
+    PretrainedConfig,
     PreTrainedModel,
 )
 from transformers import PreTrainedTokenizerBase as Tokenizer
@@ -34,6 +36,7 @@ from asyncgrpo.sync.tensors import ADAPTER_FILE, adapter_state
 from asyncgrpo.training.architecture import inspect_model
 from asyncgrpo.training.attention_backends import choose_backends
 from asyncgrpo.training.forward import PolicyModel
+from asyncgrpo.training.processor_files import processor_files
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +50,8 @@ class Policy:
     scorer: PolicyModel
     model: PreTrainedModel | PeftModel  # what is saved and published
     layers: tuple[nn.Module, ...]  # its decoder layers
+    # What a checkpoint of the whole model has beside it: the files of an image processor.
+    processor_files: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
 
     @property
     def vocab_size(self) -> int:
@@ -96,7 +101,10 @@ def load_policy(config: Config, checkpoint: Path | None, device: torch.device) -
         config.model.router_aux_loss_coef,
     )
     decoder = inspect_model(model).decoder
-    return Policy(scorer, model, _decoder_layers(decoder, config.model))
+    beside: Mapping[str, bytes] = {}
+    if peft is None and _has_images(base.config):
+        beside = processor_files(config.model.name_or_path, config.model.revision)
+    return Policy(scorer, model, _decoder_layers(decoder, config.model), beside)
 
 
 def load_tokenizer(config: ModelConfig) -> Tokenizer:
@@ -141,8 +149,11 @@ def _auto_class(source: str, options: dict[str, Any]) -> Any:
     """A checkpoint with images loads whole, so that it is saved and served as what it is."""
     known = {name: options[name] for name in ("revision", "trust_remote_code") if name in options}
     config = AutoConfig.from_pretrained(source, **known)
-    has_images = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
-    return AutoModelForImageTextToText if has_images else AutoModelForCausalLM
+    return AutoModelForImageTextToText if _has_images(config) else AutoModelForCausalLM
+
+
+def _has_images(config: PretrainedConfig) -> bool:
+    return type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
 
 def _text_parameters(base: PreTrainedModel) -> set[nn.Parameter]:

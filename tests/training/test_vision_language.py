@@ -1,5 +1,6 @@
 """A checkpoint with images trains on text: its tower is loaded, kept, saved, and never touched."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from transformers import (
 
 from asyncgrpo.packing.row import build_row
 from asyncgrpo.sync.tensors import adapter_tensors, full_tensors
+from asyncgrpo.training.checkpoint import open_checkpoint
 from asyncgrpo.training.orders import Train
 from asyncgrpo.training.parallel import Ranks, join_ranks, leave_ranks
 from asyncgrpo.training.trainer import Trainer
@@ -35,6 +37,7 @@ TEXT: dict[str, Any] = {
     "pad_token_id": 0,
 }
 MROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}
+PROCESSOR = b'{"image_processor_type": "Qwen2VLImageProcessor", "patch_size": 4}\n'
 TOWERS = ("visual.", "vision_tower.", "multi_modal_projector.")
 CONFIGS: dict[str, PretrainedConfig] = {
     "qwen2.5 vl": Qwen2_5_VLConfig(
@@ -72,6 +75,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     folder = tmp_path_factory.mktemp("model")
     torch.manual_seed(3)
     AutoModelForImageTextToText.from_config(CONFIGS[request.param]).save_pretrained(folder)
+    (folder / "preprocessor_config.json").write_bytes(PROCESSOR)
     return add_tokenizer(folder)
 
 
@@ -123,6 +127,20 @@ def test_its_checkpoint_is_the_whole_model_with_the_tower_as_it_was(model, tmp_p
     expected = logprobs[:-1].gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
     found = trainer.policy.scorer.sequence_logprobs(ids)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+def test_its_checkpoint_has_the_processor_that_a_server_of_it_needs(model, tmp_path, ranks):
+    path = save(trained_a_step(model, tmp_path, ranks), tmp_path)
+    assert (path / "preprocessor_config.json").read_bytes() == PROCESSOR
+    assert not (path / "video_preprocessor_config.json").exists()  # the start model has none
+    assert "preprocessor_config.json" in json.loads((path / "complete.json").read_bytes())["files"]
+
+
+def test_a_checkpoint_that_is_resumed_from_hands_the_processor_on(model, tmp_path, ranks):
+    path = save(trained_a_step(model, tmp_path, ranks), tmp_path)
+    resumed = Trainer(resolved(model, tmp_path), ranks, open_checkpoint(path))
+    resumed.step += 1
+    assert (save(resumed, tmp_path) / "preprocessor_config.json").read_bytes() == PROCESSOR
 
 
 def test_an_adapter_on_all_linear_layers_leaves_the_tower_alone(model, tmp_path, ranks):
