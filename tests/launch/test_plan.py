@@ -43,6 +43,15 @@ def test_worker_and_trainer_get_the_run_directory_alone():
     assert trainer.argv[-2:] == ("asyncgrpo.training.trainer", str(RUN))
 
 
+def test_several_workers_are_told_apart():
+    config = configuration(rollout={"workers": 3})
+    *workers, trainer = plan_training(config, TWO_CORES, RUN)
+    assert [spec.name for spec in workers] == ["worker-0", "worker-1", "worker-2"]
+    assert workers[1].title == "asyncgrpo: worker-1 demo"
+    assert workers[2].argv[-3:] == (str(RUN), "--index", "2")
+    assert trainer.name == "trainer"
+
+
 def test_resume_names_the_checkpoint_only_where_one_was_chosen():
     _, trainer = plan_training(configuration(), TWO_CORES, RUN, checkpoint=40)
     assert trainer.argv[-2:] == ("--checkpoint", "40")

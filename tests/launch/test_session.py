@@ -47,7 +47,15 @@ BUSY_TRAINER = TRAINER.replace("        break\n", "")
 class Attempt:
     """A session of tiny processes, against a fake server."""
 
-    def __init__(self, folder: Path, url: str, *, worker: str, trainer: str, overrides: list[str]):
+    def __init__(
+        self,
+        folder: Path,
+        url: str,
+        *,
+        worker: str | dict[str, str],
+        trainer: str,
+        overrides: list[str],
+    ):
         recipe = folder / "recipe.yaml"
         recipe.write_text(
             "model: {name_or_path: fake}\ndata: {path: org/prompts}\n"
@@ -61,7 +69,8 @@ class Attempt:
         prepared = prepare(load_recipe(recipe, [*settings, *overrides]))
         self.run: RunDirectory = create(folder / "run")
         self.output = io.StringIO()
-        sources = {"worker": worker, "trainer": trainer}
+        workers = worker if isinstance(worker, dict) else {"worker": worker}
+        sources = workers | {"trainer": trainer}
 
         def plan(_config, _machine, run_dir: Path, _checkpoint) -> list[ProcessSpec]:
             return [
@@ -93,7 +102,9 @@ class Attempt:
 def attempt(tmp_path: Path):
     with FakeServer() as fake:
 
-        def make(*overrides: str, worker: str = GOES, trainer: str = TRAINER) -> Attempt:
+        def make(
+            *overrides: str, worker: str | dict[str, str] = GOES, trainer: str = TRAINER
+        ) -> Attempt:
             return Attempt(
                 tmp_path, fake.url, worker=worker, trainer=trainer, overrides=list(overrides)
             )
@@ -146,6 +157,24 @@ async def test_the_first_process_to_fail_is_named_with_its_last_words(attempt):
     assert "trainer: running" in (crash / "summary.txt").read_text()
     assert (crash / "config.json").is_file()
     assert a.events[-1]["outcome"] == "failed"
+
+
+async def test_one_of_several_workers_that_is_killed_ends_the_run_by_its_name(attempt):
+    killed = "import os, signal, time; time.sleep(0.5); os.kill(os.getpid(), signal.SIGKILL)"
+    workers = {"worker-0": "import time; time.sleep(600)", "worker-1": killed}
+    a = attempt("rollout.workers=2", worker=workers)
+    with pytest.raises(RunError, match=r"worker-1 .*SIGKILL") as error:
+        await a.train()
+    assert "worker-1.log" in str(error.value)
+    assert not any(p.running for p in a.session._supervisor.processes)
+
+
+async def test_a_run_ends_when_all_its_workers_have_closed(attempt):
+    slow = "import time; time.sleep(2); print('closed', flush=True)"
+    a = attempt("rollout.workers=2", worker={"worker-0": GOES, "worker-1": slow}, trainer=GOES)
+    assert await a.train() is Outcome.FINISHED
+    assert "closed" in (a.run.logs / "latest" / "worker-1.log").read_text()
+    assert "2 workers and trainer start" in a.output.getvalue()
 
 
 async def test_a_worker_that_dies_after_one_that_failed_is_not_blamed(attempt):

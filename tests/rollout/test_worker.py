@@ -41,8 +41,8 @@ def prepare(run_dir, server, reward, server_section=None, **sections):
     write_resolved(run_dir / "config.json", cfg)
 
 
-def start(run_dir):
-    command = [sys.executable, "-m", "asyncgrpo.rollout.worker", str(run_dir)]
+def start(run_dir, *arguments):
+    command = [sys.executable, "-m", "asyncgrpo.rollout.worker", str(run_dir), *arguments]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
 

@@ -4,6 +4,7 @@ It keeps to the allowance and to what Begin says is resolved, as the real one do
 """
 
 import asyncio
+import itertools
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,7 @@ from asyncgrpo.channel.messages import (
     Stop,
     ToTrainer,
 )
+from asyncgrpo.channel.shares import ALONE, Share
 from asyncgrpo.channel.sockets import WorkerLink, link_address
 from asyncgrpo.records import Sample, SampleKey
 
@@ -71,6 +73,7 @@ class ScriptedWorker:
         group_size: int = 4,
         script: Callable[[int], ToTrainer | None] | None = None,
         pid: int | None = None,
+        share: Share = ALONE,
     ) -> None:
         """`script(ordinal)` may replace the group of an ordinal by another message."""
         self.run_dir = run_dir
@@ -78,6 +81,7 @@ class ScriptedWorker:
         self.group_size = group_size
         self.script = script or (lambda ordinal: None)
         self.pid = pid
+        self.share = share
         self.begins: list[Begin] = []
         self.versions: list[int] = []
         self.progress: list[Progress] = []
@@ -100,7 +104,7 @@ class ScriptedWorker:
         import os
 
         link = WorkerLink(link_address(self.run_dir))
-        await link.send(Hello(0, self.pid or os.getpid(), self.num_prompts))
+        await link.send(Hello(self.share.index, self.pid or os.getpid(), self.num_prompts))
         sender: asyncio.Task[None] | None = None
         held = 0
         while not self._end.is_set() and not self.stopped:
@@ -136,8 +140,10 @@ class ScriptedWorker:
     async def _send_groups(self, link: WorkerLink, begin: Begin) -> None:
         offered = 0
         resolved = {n for start, end in begin.resolved for n in range(start, end)}
-        ordinal = begin.first_ordinal
-        while begin.max_ordinal is None or ordinal < begin.max_ordinal:
+        wanted = self.share.ordinals(itertools.count(begin.first_ordinal))
+        for ordinal in wanted:
+            if begin.max_ordinal is not None and ordinal >= begin.max_ordinal:
+                break
             if ordinal not in resolved:
                 while offered - self._consumed >= self._allowance:
                     self._moved.clear()
@@ -154,7 +160,6 @@ class ScriptedWorker:
                 self.sent.append(ordinal)
                 await link.send(message)
                 await asyncio.sleep(0)
-            ordinal += 1
         await link.send(Exhausted())
 
 
