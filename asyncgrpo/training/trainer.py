@@ -69,6 +69,7 @@ from asyncgrpo.training.parallel import (
 )
 from asyncgrpo.training.publish import MakePublisher, make_publisher, probe_ids, snapshot
 from asyncgrpo.training.rank_zero import Outcome, RankZero, Run
+from asyncgrpo.training.rehearsal import rehearse
 from asyncgrpo.training.row_tensors import RowTensors
 from asyncgrpo.training.timing import PhaseTimer
 
@@ -85,6 +86,7 @@ class Trainer:
         self.config = config
         self.ranks = ranks
         self.policy = load_policy(config, path, ranks.device)
+        rehearse(self.policy.model, ranks.device)
         self._shard()
         self.optimizer = build_optimizer(self.policy.scorer, config.trainer)
         self.tokenizer = load_tokenizer(config.model)

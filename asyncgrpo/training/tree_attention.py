@@ -87,7 +87,7 @@ def refuse_unsupported(module: nn.Module, *, dropout: float, sinks: Tensor | Non
     if dropout:
         raise ConfigError(
             f"{name} has attention dropout {dropout}; the sampler has none, so its ratios would be "
-            "biased: set model.init_kwargs.attention_dropout=0"
+            "biased: set model.init_kwargs.attention_dropout=0, or the key that its config.json has"
         )
 
 
