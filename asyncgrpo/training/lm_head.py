@@ -10,7 +10,8 @@ their own gradient in place:
     d logits = sum over the position's terms of  g onehot(target) - (sum of its g) softmax
 
 The most extra memory is a tile of TILE_LOGITS float32 and a few of its rows, whatever the row's
-length.
+length; on a GPU two tiles of GPU_TILE_LOGITS and, where the weight trains in 16 bits, a float32
+product of its size.
 
 Letters: N tokens of the row, U predicting positions, T terms (sorted by position), K top sampler
 tokens, C = 1 + K wanted tokens of a term, H hidden size, V vocabulary.
@@ -25,9 +26,13 @@ from torch import Tensor
 
 from asyncgrpo.records import NO_TOKEN
 from asyncgrpo.training.candidate_head import CandidateTerms, score_drawn_terms
+from asyncgrpo.training.head_products import Projection
 from asyncgrpo.training.logit_shape import PLAIN, Head, LogitShape
 
 TILE_LOGITS = 1 << 24  # 64 MB of float32
+# 512 MB. A tile reads the weight once, so with t positions it does t operations a byte in 16 bits;
+# GPUs do some 300 in the time of reading one. This is 880 positions of a vocabulary of 152,000.
+GPU_TILE_LOGITS = 1 << 27
 CACHED_LOGITS = 1 << 18  # 1 MB: what stays in a core's cache from one operation to the next
 
 
@@ -58,6 +63,11 @@ class _Work:
     shape: LogitShape
     tiles: list[_Tile]
 
+    @property
+    def most_positions(self) -> int:
+        """Of a tile."""
+        return max((tile.last - tile.first for tile in self.tiles), default=0)
+
 
 def score_terms(
     hidden_NH: Tensor,
@@ -69,7 +79,7 @@ def score_terms(
     top_ids_TK: Tensor | None = None,
     candidates: CandidateTerms | None = None,
     shape: LogitShape = PLAIN,
-    tile_logits: int = TILE_LOGITS,
+    tile_logits: int | None = None,
 ) -> HeadScores:
     """Score the terms of a row.
 
@@ -82,33 +92,31 @@ def score_terms(
         top_ids_TK: Further tokens whose logprobs are wanted; NO_TOKEN = none.
         candidates: What terms were drawn from; None = all of them from the full vocabulary.
         shape: Temperature, logit scale and soft cap.
-        tile_logits: Most logits held at once.
+        tile_logits: Most logits held at once; None = what suits the device.
     """
-    if torch.is_autocast_enabled(hidden_NH.device.type):
-        dtype = torch.get_autocast_dtype(hidden_NH.device.type)
-        hidden_NH, weight_VH = hidden_NH.to(dtype), weight_VH.to(dtype)
+    if tile_logits is None:
+        tile_logits = GPU_TILE_LOGITS if hidden_NH.is_cuda else TILE_LOGITS
     head = Head(weight_VH, bias_V, shape)
     wanted_TC = target_T[:, None]
     if top_ids_TK is not None:
         wanted_TC = torch.cat([wanted_TC, top_ids_TK], dim=1)
-    with torch.autocast(hidden_NH.device.type, enabled=False):
-        if candidates is None:
-            logprobs_TC, entropy_T = _score_full_terms(
-                hidden_NH, head, position_T, wanted_TC, tile_logits=tile_logits
-            )
-        else:
-            full, drawn = candidates.full, candidates.drawn_D
-            parts = [
-                score_drawn_terms(
-                    hidden_NH, head, position_T[drawn], wanted_TC[drawn], candidates=candidates
-                ),
-                _score_full_terms(
-                    hidden_NH, head, position_T[full], wanted_TC[full], tile_logits=tile_logits
-                ),
-            ]
-            order = torch.cat([drawn, full]).argsort()
-            logprobs_TC = torch.cat([logprobs for logprobs, _ in parts])[order]
-            entropy_T = torch.cat([entropy for _, entropy in parts])[order]
+    if candidates is None:
+        logprobs_TC, entropy_T = _score_full_terms(
+            hidden_NH, head, position_T, wanted_TC, tile_logits=tile_logits
+        )
+    else:
+        full, drawn = candidates.full, candidates.drawn_D
+        parts = [
+            score_drawn_terms(
+                hidden_NH, head, position_T[drawn], wanted_TC[drawn], candidates=candidates
+            ),
+            _score_full_terms(
+                hidden_NH, head, position_T[full], wanted_TC[full], tile_logits=tile_logits
+            ),
+        ]
+        order = torch.cat([drawn, full]).argsort()
+        logprobs_TC = torch.cat([logprobs for logprobs, _ in parts])[order]
+        entropy_T = torch.cat([entropy for _, entropy in parts])[order]
     # FSDP2 hooks what a module returns, which must be no view.
     return HeadScores(logprobs_TC[:, 0].clone(), logprobs_TC[:, 1:].clone(), entropy_T)
 
@@ -141,58 +149,6 @@ def _tiles(terms_per_U: Tensor, positions_per_tile: int) -> list[_Tile]:
     ]
 
 
-class _Projection:
-    """The head's products, accumulated and kept in float32 (float64 stays), in one buffer."""
-
-    def __init__(self, weight_VH: Tensor, bias_V: Tensor | None, work: _Work) -> None:
-        self._weight_VH = weight_VH
-        self._bias_V = bias_V
-        self._shape = work.shape
-        self.accumulate = torch.promote_types(weight_VH.dtype, torch.float32)
-        rows = max((tile.last - tile.first for tile in work.tiles), default=0)
-        self._logits = weight_VH.new_empty((rows, weight_VH.shape[0]), dtype=self.accumulate)
-
-    def logits(self, hidden_tH: Tensor) -> Tensor:
-        """[tile, V]; overwritten by the next call."""
-        logits = self._logits[: hidden_tH.shape[0]]
-        if self._weight_VH.is_cuda and self._weight_VH.dtype != self.accumulate:
-            logits = torch.mm(hidden_tH, self._weight_VH.T, out_dtype=self.accumulate)
-        else:
-            wide_tH = hidden_tH.to(self.accumulate)
-            for first, part in self._wide_parts():
-                torch.mm(wide_tH, part.T, out=logits[:, first : first + part.shape[0]])
-        if self._bias_V is not None:
-            logits += self._bias_V
-        return self._shape.apply_(logits)
-
-    def hidden_gradient(self, grad_tV: Tensor) -> Tensor:
-        """The head's input's gradient: grad x weight."""
-        if self._weight_VH.is_cuda:
-            return grad_tV.to(self._weight_VH.dtype) @ self._weight_VH
-        grad_tH = grad_tV.new_zeros(grad_tV.shape[0], self._weight_VH.shape[1])
-        for first, part in self._wide_parts():
-            grad_tH.addmm_(grad_tV[:, first : first + part.shape[0]], part)
-        return grad_tH
-
-    def add_weight_gradient(self, sum_VH: Tensor, grad_tV: Tensor, hidden_tH: Tensor) -> None:
-        """Add grad^T x hidden to the sum."""
-        if hidden_tH.is_cuda and hidden_tH.dtype != self.accumulate:
-            narrow_tV = grad_tV.to(hidden_tH.dtype)
-            sum_VH += torch.mm(narrow_tV.T, hidden_tH, out_dtype=self.accumulate)
-        else:
-            sum_VH.addmm_(grad_tV.T, hidden_tH.to(self.accumulate))
-
-    def _wide_parts(self) -> Iterator[tuple[int, Tensor]]:
-        """The weight in the accumulating type: as it is, or widened a part at a time."""
-        weight_VH = self._weight_VH
-        if weight_VH.dtype == self.accumulate:
-            yield 0, weight_VH
-            return
-        rows = max(TILE_LOGITS // weight_VH.shape[1], 1)
-        for first in range(0, weight_VH.shape[0], rows):
-            yield first, weight_VH[first : first + rows].to(self.accumulate)
-
-
 def _cached_rows(logits_tV: Tensor) -> Iterator[slice]:
     """Rows to work on at once: on a CPU so few that they stay in its cache; all on a GPU."""
     num_rows, vocabulary = logits_tV.shape
@@ -206,7 +162,7 @@ class _DenseHead(torch.autograd.Function):
     def forward(
         ctx: Any, hidden_UH: Tensor, weight_VH: Tensor, bias_V: Tensor | None, work: _Work
     ) -> tuple[Tensor, Tensor]:
-        projection = _Projection(weight_VH, bias_V, work)
+        projection = Projection(weight_VH, bias_V, work.shape, work.most_positions)
         logprobs_TC = hidden_UH.new_empty(work.wanted_TC.shape, dtype=projection.accumulate)
         logsumexp_U = hidden_UH.new_empty(hidden_UH.shape[0], dtype=projection.accumulate)
         entropy_U = torch.empty_like(logsumexp_U)
@@ -230,7 +186,7 @@ class _DenseHead(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         hidden_UH, weight_VH, bias_V, logsumexp_U = ctx.saved_tensors
         work: _Work = ctx.work
-        projection = _Projection(weight_VH, bias_V, work)
+        projection = Projection(weight_VH, bias_V, work.shape, work.most_positions)
         grad_TC = grad_TC.masked_fill(work.absent_TC, 0)
         total_U = torch.zeros_like(logsumexp_U).index_add_(0, work.term_U_T, grad_TC.sum(1))
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]

@@ -16,7 +16,7 @@ import torch
 from transformers import Qwen3Config
 
 from asyncgrpo.training.attention_backends import SDPA, Backends, choose_backends
-from tests.gpu import agreement, speed
+from tests.gpu import agreement, head, speed
 from tests.gpu.line import Line
 from tests.gpu.made_rows import Group, forked_row
 from tests.training.fake_varlen import FAKE_VARLEN
@@ -47,6 +47,7 @@ def on_gpu() -> Iterator[Line]:
     print(f"{torch.cuda.get_device_name(device)}, torch {torch.__version__}")
     dtypes = (torch.bfloat16, torch.float16, torch.float32)
     yield from agreement.check(forked_row(128), agreement.backends_on_gpus(), dtypes, device)
+    yield from head.check(head.Size(32_768, 1024, 2048), dtypes, device)
     group = Group(num_samples=8, prompt=2137, completion=512)
     auto = choose_backends("auto", device)
     yield from speed.check(MEDIUM, group, auto, torch.bfloat16, device, judged=True)
@@ -57,6 +58,7 @@ def on_cpu() -> Iterator[Line]:
     device = torch.device("cpu")
     dtypes = (torch.bfloat16, torch.float32)
     yield from agreement.check(forked_row(6), [SDPA, FAKE_VARLEN], dtypes, device)
+    yield from head.check(head.Size(199, 64, 48), dtypes, device)
     group = Group(num_samples=8, prompt=209, completion=50)
     fake = Backends(FAKE_VARLEN)
     yield from speed.check(TINY, group, fake, torch.float32, device, judged=False)

@@ -6,18 +6,20 @@ import math
 import pytest
 import torch
 
+from asyncgrpo.training import head_products
 from asyncgrpo.training.attention_varlen import Limits, Spans, VarlenBackend, torch_varlen
-from tests.gpu import agreement
+from tests.gpu import agreement, head
 from tests.gpu.__main__ import main, report
 from tests.gpu.line import Line
 from tests.gpu.made_rows import Group, forked_row
 from tests.training.fake_varlen import FAKE_VARLEN, reference_attend
+from tests.training.mixed_products import MixedProducts
 
 
 def test_on_a_cpu_the_stand_in_passes_every_check(capsys):
     assert main(["--cpu"]) == 0
     out = capsys.readouterr().out
-    assert out.count(" ok") == 2 * 2 * len(agreement.LAYERS)
+    assert out.count(" ok") == 2 * 2 * len(agreement.LAYERS) + 2 * 2 * len(head.SHAPES)
     assert "speed-up at R = 3.4" in out
     assert "all checks passed" in out
 
@@ -70,6 +72,28 @@ def test_a_wrong_kernel_fails(wrong):
     assert len(affected) >= 4
     assert [line.what for line in affected if not line.failed] == []
     assert report(iter(lines)) == 1
+
+
+def head_lines() -> list[Line]:
+    size, dtypes = head.Size(199, 64, 48), (torch.bfloat16, torch.float32)
+    return list(head.check(size, dtypes, torch.device("cpu")))
+
+
+def test_the_products_of_cuda_pass_the_checks_of_the_head(monkeypatch):
+    monkeypatch.setattr(head_products, "has_mixed_products", lambda _: True)
+    with MixedProducts() as products:
+        lines = head_lines()
+    assert products.count
+    assert [str(line) for line in lines if line.failed] == []
+
+
+def test_a_product_rounded_to_16_bits_fails(monkeypatch):
+    monkeypatch.setattr(head_products, "has_mixed_products", lambda _: True)
+    with MixedProducts(rounds=True):
+        lines = head_lines()
+    assert [line.what for line in lines if line.failed] == [
+        line.what for line in lines if "bfloat16" in line.what and "logprobs" in line.what
+    ]
 
 
 def test_layers_that_a_back_end_lacks_kernels_for_are_left_out():

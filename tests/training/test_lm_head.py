@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from asyncgrpo.records import NO_TOKEN
+from asyncgrpo.training import head_products
 from asyncgrpo.training.lm_head import HeadScores, score_terms
 from asyncgrpo.training.logit_shape import LogitShape
+from tests.training.mixed_products import MixedProducts
 
 N, H, V, K = 17, 8, 29, 4
 POSITION_T = torch.tensor([0, 0, 0, 2, 3, 3, 7, 8, 9, 16, 16])
@@ -147,6 +150,45 @@ def test_low_precision_products_are_accumulated_in_float32(dtype, shape):
         torch.testing.assert_close(one.double(), other, rtol=0, atol=rounding)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("shape", [SHAPES["plain"], SHAPES["all"]], ids=["plain", "all"])
+def test_where_the_device_has_mixed_products_they_are_used_and_give_the_same(
+    dtype, shape, monkeypatch
+):
+    monkeypatch.setattr(head_products, "has_mixed_products", lambda _: True)
+    hidden, weight, bias, target, top_ids = inputs(dtype)
+    with MixedProducts() as products:
+        scores = score_terms(
+            hidden, weight, POSITION_T, target, bias_V=bias, top_ids_TK=top_ids, shape=shape,
+            tile_logits=3 * V,
+        )  # fmt: skip
+        found = gradients(scores, hidden, weight, bias)
+    tiles = -(-len(POSITION_T.unique()) // 3)
+    assert products.count == 3 * tiles  # logits twice, and the weight's gradient
+    wide = [leaf.detach().double().requires_grad_() for leaf in (hidden, weight, bias)]
+    exact = full_head(*wide, target, top_ids, shape)
+    for one, other in zip(scores, exact, strict=True):
+        assert one.dtype == torch.float32
+        torch.testing.assert_close(one.double(), other, rtol=0, atol=1e-5)
+    for one, other in zip(found, gradients(exact, *wide), strict=True):
+        assert one.dtype == dtype
+        # Beside the result the logits' gradient is rounded to 16 bits, once.
+        rounding = 2 * torch.finfo(dtype).eps * float(other.abs().max())
+        torch.testing.assert_close(one.double(), other, rtol=0, atol=rounding)
+
+
+def test_hidden_states_wider_than_the_head_are_taken_all_the_same(monkeypatch):
+    monkeypatch.setattr(head_products, "has_mixed_products", lambda _: True)
+    hidden, weight, _, target, _ = inputs(torch.bfloat16)
+    with MixedProducts():
+        narrow = score_terms(hidden, weight, POSITION_T, target).logprob_T
+        wide = score_terms(hidden.float(), weight, POSITION_T, target).logprob_T
+        grad = torch.autograd.grad(wide.sum(), weight)[0]
+        expected = torch.autograd.grad(narrow.sum(), weight)[0]
+    assert torch.equal(wide, narrow)
+    assert torch.equal(grad, expected)
+
+
 def test_float32_is_within_1e_5_of_float64():
     hidden, weight, bias, target, top_ids = inputs(torch.float32)
     scores = score_terms(
@@ -166,7 +208,7 @@ def test_extra_memory_is_that_of_a_few_tiles(monkeypatch):
     """Largest tensor made, in elements: the tile, not positions x V."""
     largest = 0
 
-    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+    class Watch(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             nonlocal largest
             out = func(*args, **(kwargs or {}))
