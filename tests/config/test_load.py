@@ -131,7 +131,8 @@ def test_all_errors_come_at_once_by_file_and_line(tmp_path: Path, monkeypatch: p
         tmp_path,
         "extends: base.yaml\n"
         + VALID.replace("[package.rewards:right]", "[]")
-        + "  repetition_penalty: 1.1\n  max_stalenes: 1\nserver:\n  host: 0.0.0.0\n  max_model_len: no\n",
+        + "  repetition_penalty: 1.1\n  max_stalenes: 1\n"
+        + "server:\n  host: 0.0.0.0\n  max_model_len: no\n",
     )
     with pytest.raises(ConfigError) as error:
         load_recipe("recipe.yaml", ["loss.correction=ice", "nonsense", "run.nam=x"])
