@@ -8,7 +8,7 @@ tokens.
 """
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 import numpy as np
@@ -36,26 +36,34 @@ class _GenerateTop(msgspec.Struct, frozen=True, gc=False):
     logprob: float
 
 
+class _GenerateSampled(msgspec.Struct, frozen=True, gc=False):
+    token_id: int
+    logprob: float
+
+
 class _GeneratePosition(msgspec.Struct, frozen=True):
     token_id: int
     logprob: float
     top_logprobs: list[_GenerateTop] = []
 
 
-class _GenerateLogprobs(msgspec.Struct, frozen=True):
-    content: list[_GeneratePosition]
+P = TypeVar("P", _GenerateSampled, _GeneratePosition)
 
 
-class _GenerateChoice(msgspec.Struct, frozen=True):
+class _GenerateLogprobs(msgspec.Struct, Generic[P], frozen=True):
+    content: list[P]
+
+
+class _GenerateChoice(msgspec.Struct, Generic[P], frozen=True):
     token_ids: list[int]
-    logprobs: _GenerateLogprobs
+    logprobs: _GenerateLogprobs[P]
     finish_reason: str
     weight_versions: list[WireSpan] | None = None
     sampling_mask: list[list[int]] | None = None
 
 
-class _GenerateAnswer(msgspec.Struct, frozen=True):
-    choices: list[_GenerateChoice]
+class _GenerateAnswer(msgspec.Struct, Generic[P], frozen=True):
+    choices: list[_GenerateChoice[P]]
 
 
 def generate_request(request: TurnRequest, source: CandidateSource = CandidateSource.NONE) -> bytes:
@@ -78,15 +86,18 @@ def generate_turn(
 ) -> Turn:
     """Decode an answer of GENERATE to a request for `sampling` and `source`."""
     asked = Asked(Endpoint.GENERATE.value, sampling, source)
-    choice = _only(_decode(body, _GENERATE, asked.path).choices, asked.path)
-    positions = choice.logprobs.content
-    _check_lengths(asked.path, len(choice.token_ids), len(positions))
-    columns = _columns(
-        choice.token_ids,
-        [position.logprob for position in positions],
-        [[(top.token_id, top.logprob) for top in p.top_logprobs] for p in positions],
-        num_reported(sampling, source),
-    )
+    num_top = num_reported(sampling, source)
+    tops: list[Top] = []
+    if num_top:
+        choice = _only(_decode(body, _GENERATE, asked.path).choices, asked.path)
+        positions = choice.logprobs.content
+        tops = [[(top.token_id, top.logprob) for top in p.top_logprobs] for p in positions]
+    else:  # what nobody asked for is skipped, not decoded
+        choice = _only(_decode(body, _GENERATE_SAMPLED, asked.path).choices, asked.path)
+        positions = choice.logprobs.content
+    logprobs = [position.logprob for position in positions]
+    _check_lengths(asked.path, len(choice.token_ids), len(logprobs))
+    columns = _columns(choice.token_ids, logprobs, tops, num_top)
     columns = columns._replace(
         finish_reason=choice.finish_reason,
         version_spans=choice.weight_versions or (),
@@ -98,24 +109,31 @@ def generate_turn(
 # /v1/completions
 
 
+class _CompletionSampled(msgspec.Struct, frozen=True):
+    token_logprobs: list[float]
+
+
 class _CompletionLogprobs(msgspec.Struct, frozen=True):
     token_logprobs: list[float]
     top_logprobs: list[dict[str, float]]
+
+
+L = TypeVar("L", _CompletionSampled, _CompletionLogprobs)
 
 
 class _PromptLogprob(msgspec.Struct, frozen=True):
     logprob: float
 
 
-class _CompletionChoice(msgspec.Struct, frozen=True):
+class _CompletionChoice(msgspec.Struct, Generic[L], frozen=True):
     finish_reason: str
     token_ids: list[int] | None = None
-    logprobs: _CompletionLogprobs | None = None
+    logprobs: L | None = None
     prompt_logprobs: list[dict[str, _PromptLogprob] | None] | None = None
 
 
-class _CompletionAnswer(msgspec.Struct, frozen=True):
-    choices: list[_CompletionChoice]
+class _CompletionAnswer(msgspec.Struct, Generic[L], frozen=True):
+    choices: list[_CompletionChoice[L]]
 
 
 def completions_request(
@@ -137,7 +155,9 @@ def completions_turn(
 ) -> Turn:
     """Decode an answer of COMPLETIONS; it carries no weight versions and no mask."""
     asked = Asked(Endpoint.COMPLETIONS.value, sampling, source)
-    choice = _only(_decode(body, _COMPLETION, asked.path).choices, asked.path)
+    num_top = num_reported(sampling, source)
+    decoder: msgspec.json.Decoder[Any] = _COMPLETION if num_top else _COMPLETION_SAMPLED
+    choice = _only(_decode(body, decoder, asked.path).choices, asked.path)
     if choice.token_ids is None or choice.logprobs is None:
         raise ServerError(
             f"{asked.path} answered without token ids or logprobs; this vLLM is "
@@ -145,11 +165,12 @@ def completions_turn(
         )
     logprobs = choice.logprobs
     _check_lengths(asked.path, len(choice.token_ids), len(logprobs.token_logprobs))
-    tops = [
-        [(int(token.removeprefix(TOKEN_PREFIX)), logprob) for token, logprob in top.items()]
-        for top in logprobs.top_logprobs
-    ]
-    num_top = num_reported(sampling, source)
+    tops: list[Top] = []
+    if isinstance(logprobs, _CompletionLogprobs):
+        tops = [
+            [(int(token.removeprefix(TOKEN_PREFIX)), logprob) for token, logprob in top.items()]
+            for top in logprobs.top_logprobs
+        ]
     columns = _columns(choice.token_ids, logprobs.token_logprobs, tops, num_top)
     return turn_from(columns._replace(finish_reason=choice.finish_reason), asked)
 
@@ -173,7 +194,7 @@ def prompt_logprobs_answer(
 ) -> Float32[np.ndarray, "n"]:
     """Logprob of each token given those before it; entry 0, which nothing predicts, is 0."""
     path = Endpoint.COMPLETIONS.value
-    answer = _decode(body, _COMPLETION, path)
+    answer = _decode(body, _COMPLETION_SAMPLED, path)
     positions = _only(answer.choices, path).prompt_logprobs or []
     _check_lengths(path, token_ids.size, len(positions))
     logprobs_n = np.zeros(token_ids.size, np.float32)
@@ -232,8 +253,10 @@ def _only(choices: Sequence[T], path: str) -> T:
     return choices[0]
 
 
-_GENERATE = msgspec.json.Decoder(_GenerateAnswer)
-_COMPLETION = msgspec.json.Decoder(_CompletionAnswer)
+_GENERATE = msgspec.json.Decoder(_GenerateAnswer[_GeneratePosition])
+_GENERATE_SAMPLED = msgspec.json.Decoder(_GenerateAnswer[_GenerateSampled])
+_COMPLETION = msgspec.json.Decoder(_CompletionAnswer[_CompletionLogprobs])
+_COMPLETION_SAMPLED = msgspec.json.Decoder(_CompletionAnswer[_CompletionSampled])
 
 
 def _decode(body: bytes, decoder: msgspec.json.Decoder[T], path: str) -> T:
