@@ -51,9 +51,13 @@ class InboxSettings:
 
     batches: BatchSettings
     worker_timeout_s: float
-    allowance_tokens: int  # before the first step
+    step_tokens: int  # raw tokens a step is taken to use before the first: every row full
     num_epochs: float | None  # None = max_steps decides
     num_workers: int = 1
+
+    def allowance(self, step_tokens: int) -> int:
+        """What the workers may hold together: as many steps of tokens as samples may be late."""
+        return step_tokens * max(self.batches.max_staleness, 1)
 
 
 class Inbox:
@@ -84,7 +88,7 @@ class Inbox:
         self._version = policy.policy_version  # of the weights; published sooner or later
         self._ledger = None if state is None else Ledger.restore(state)
         self._batches: Batches | None = None
-        self._allowance = settings.allowance_tokens
+        self._allowance = settings.allowance(settings.step_tokens)
         self._step = 0 if state is None else state.step
         self._measured: list[Aggregates] = []
         self._error: Exception | None = None
@@ -174,7 +178,7 @@ class Inbox:
                     self._ledger.dropped(sample.key, "error")
             self._step = step
             used = sum(sample.num_tokens for sample in samples)
-            self._allowance = used * max(self._settings.batches.max_staleness, 1)
+            self._allowance = self._settings.allowance(used)
             for stay in self._workers:
                 self._report_progress(stay)
 
@@ -335,7 +339,7 @@ class Inbox:
         at_work, share = self._workers.at_work, self._workers.share_of(self._allowance)
         most = max((stay.account.queued_tokens for stay in at_work), default=0)
         if most >= share:
-            self._allowance = most * len(at_work) + self._settings.allowance_tokens
+            self._allowance = most * len(at_work) + self._settings.step_tokens
             for stay in at_work:
                 self._report_progress(stay)
         for stay in at_work:

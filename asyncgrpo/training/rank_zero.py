@@ -247,7 +247,7 @@ def inbox_settings(config: Config, num_ranks: int, vocab_size: int) -> InboxSett
     return InboxSettings(
         batches=BatchSettings(num_ranks, budget, config.rollout.max_staleness, rules),
         worker_timeout_s=config.rollout.rollout_worker_timeout,
-        allowance_tokens=trainer.gradient_accumulation_steps * num_ranks * budget,
+        step_tokens=trainer.gradient_accumulation_steps * num_ranks * budget,
         num_epochs=None if trainer.max_steps > 0 else trainer.num_train_epochs,
         num_workers=config.rollout.workers,
     )

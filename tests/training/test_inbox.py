@@ -21,12 +21,14 @@ from asyncgrpo.channel.messages import (
     ToTrainer,
 )
 from asyncgrpo.channel.sockets import TrainerLink, link_address
+from asyncgrpo.config import Config
 from asyncgrpo.errors import CheckpointError, RunError
 from asyncgrpo.ledger.states import Ledger
 from asyncgrpo.packing.row import build_row
 from asyncgrpo.training import batches
 from asyncgrpo.training.batches import BatchSettings
 from asyncgrpo.training.inbox import TICK_S, Inbox, InboxSettings, last_ordinal
+from asyncgrpo.training.rank_zero import inbox_settings
 from asyncgrpo.training.soundness import SampleRules
 from tests.training.scripted_worker import VOCAB, K, make_group
 
@@ -57,9 +59,17 @@ def peer(tmp_path: Path):
     peer.socket.close(0)
 
 
-def start(run_dir: Path, *, timeout: float = 60.0, state=None, epochs: float | None = None):
+def start(
+    run_dir: Path,
+    *,
+    timeout: float = 60.0,
+    state=None,
+    epochs: float | None = None,
+    staleness: int = 2,
+):
     link = TrainerLink(run_dir)
-    settings = InboxSettings(BatchSettings(1, 64, 2, RULES), timeout, 64, epochs)
+    batches = BatchSettings(1, 64, staleness, RULES)
+    settings = InboxSettings(batches, timeout, step_tokens=64, num_epochs=epochs)
     return link, Inbox(link, settings, policy=POLICY, state=state)
 
 
@@ -84,7 +94,7 @@ def test_hello_is_answered_with_where_to_start(tmp_path: Path, peer: Peer):
     peer.send(hello())
     begin = peer.receive()
     assert (begin.first_ordinal, begin.resolved) == (2, ((0, 2), (3, 4)))
-    assert (begin.policy, begin.allowance_tokens, begin.max_ordinal) == (POLICY.policy, 64, 15)
+    assert (begin.policy, begin.allowance_tokens, begin.max_ordinal) == (POLICY.policy, 2 * 64, 15)
     inbox.close()
     link.close()
 
@@ -191,6 +201,34 @@ def test_a_stop_request_wakes_the_trainer(inbox: Inbox, peer: Peer):
     assert inbox.take(20) is None
     assert inbox.stopping
     assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize(("staleness", "steps"), [(0, 1), (1, 1), (4, 4)])
+def test_the_allowance_is_that_many_steps_full_before_the_first_and_as_used_after_each(
+    tmp_path: Path, peer: Peer, staleness: int, steps: int
+):
+    link, inbox = start(tmp_path, staleness=staleness, epochs=1.0)
+    peer.send(hello())
+    assert peer.receive().allowance_tokens == steps * 64
+    group = make_group(0, 0)
+    peer.send(group, Exhausted())
+    taken = []
+    while (batch := inbox.take(10)) is not None:
+        taken.append(batch)
+    inbox.commit(taken, step=1, trained=True)
+    while (progress := peer.receive()).step == 0:
+        pass
+    assert progress.allowance_tokens == steps * sum(s.num_tokens for s in group.samples)
+    inbox.close()
+    link.close()
+
+
+def test_a_step_is_taken_to_use_every_row_of_all_ranks_in_full():
+    trainer = {"gradient_accumulation_steps": 3, "token_budget": 1000}
+    cfg = Config.model_validate({"model": {"name_or_path": "x"}, "trainer": trainer})
+    settings = inbox_settings(cfg, num_ranks=2, vocab_size=VOCAB)
+    assert settings.step_tokens == 3 * 2 * 1000
+    assert settings.allowance(settings.step_tokens) == 4 * 6000  # rollout.max_staleness
 
 
 def test_garbage_on_the_link_is_ignored(inbox: Inbox, peer: Peer):

@@ -29,7 +29,8 @@ from tests.training.test_inbox import RULES, Peer
 from tests.training.test_trainer import finish, start, state
 
 POLICY = Published("policy-v000000", 0)
-ALLOWANCE = 128
+STEP, STALENESS = 64, 2
+ALLOWANCE = STALENESS * STEP
 
 
 def tokens(*groups) -> int:
@@ -41,7 +42,7 @@ class Run:
 
     def __init__(self, run_dir: Path, *, timeout: float = 60.0) -> None:
         self.link = TrainerLink(run_dir)
-        settings = InboxSettings(BatchSettings(1, 64, 2, RULES), timeout, ALLOWANCE, 1.0, 2)
+        settings = InboxSettings(BatchSettings(1, 64, STALENESS, RULES), timeout, STEP, 1.0, 2)
         self.inbox = Inbox(self.link, settings, policy=POLICY, state=None)
         self.first, self.second = Peer(run_dir), Peer(run_dir)
 
