@@ -12,9 +12,10 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from asyncgrpo.training.checkpoint import open_checkpoint
-from asyncgrpo.training.forward import PolicyModel, RowTensors
+from asyncgrpo.training.forward import PolicyModel
 from asyncgrpo.training.loss import LossSettings, policy_loss
 from asyncgrpo.training.parallel import join_ranks, leave_ranks
+from asyncgrpo.training.row_tensors import RowTensors
 from asyncgrpo.training.trainer import Trainer
 from tests.training import two_ranks
 from tests.training.fixtures import make_model, resolved
@@ -112,7 +113,11 @@ def test_steps_are_those_of_plain_training(model: Path, one: Path, two: Path, tm
 def test_two_ranks_take_the_steps_of_one_and_end_with_its_optimizer(
     one: Path, two: Path, case: str
 ):
-    """Rows are forwarded alike, and gradients summed in float32: only that sum's order differs."""
+    """Rows are forwarded alike, and gradients summed in float32: only that sum's order differs.
+
+    Adam divides a gradient by its size, so the rounding of a small one moves its weight, and with
+    it later gradients: those of 1e-5 and less are held to 1e-8 instead.
+    """
     torch.testing.assert_close(steps(two, case), steps(one, case), rtol=1e-5, atol=1e-6)
     moments = load_file(one / case / "optimizer.safetensors")
     assert bool(moments) != (CASES[case].get("optim") == "sgd")
@@ -120,7 +125,7 @@ def test_two_ranks_take_the_steps_of_one_and_end_with_its_optimizer(
     assert found.keys() == moments.keys()
     for name, expected in moments.items():
         assert found[name].dtype == torch.float32, name
-        torch.testing.assert_close(found[name], expected, rtol=1e-4, atol=1e-9, msg=name)
+        torch.testing.assert_close(found[name], expected, rtol=1e-4, atol=1e-8, msg=name)
 
 
 @pytest.mark.parametrize("case", CASES)
