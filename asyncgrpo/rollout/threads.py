@@ -22,8 +22,11 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-async def in_daemon_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run `call` in a thread of its own and await its result or exception."""
+async def in_daemon_thread(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run `call` in a thread of its own and await its result or exception.
+
+    By position only: a keyword of the user's function may be named `call`.
+    """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
     context = contextvars.copy_context()
@@ -40,10 +43,12 @@ async def in_daemon_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwar
         result, error = None, None
         try:
             result = context.run(call, *args, **kwargs)
-        except (StopIteration, SystemExit) as end:  # a future cannot carry it; no end of the worker
-            error = RuntimeError(f"{type(end).__name__}: {end}")
-        except BaseException as caught:  # noqa: BLE001 - handed to whoever awaits, whatever it is
+        except StopIteration as end:  # no future carries it
+            error = _harmless(end)
+        except Exception as caught:  # noqa: BLE001 - handed to whoever awaits
             error = caught
+        except BaseException as end:  # noqa: BLE001 - as well, but it ends or cancels nobody
+            error = _harmless(end)
         with contextlib.suppress(RuntimeError):  # the loop has closed
             loop.call_soon_threadsafe(settle, result, error)
 
@@ -53,10 +58,11 @@ async def in_daemon_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwar
 
 async def on_hook_loop(work: Coroutine[Any, Any, T]) -> T:
     """Run `work` on the hooks' own event loop and await its result or exception."""
-    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, _hook_loop()))
+    contained = _contained(work)
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(contained, _hook_loop()))
 
 
-async def call_hook(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+async def call_hook(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Call a function of the user's, sync or async, and await its result or exception."""
     if is_async(function):
         return await on_hook_loop(function(*args, **kwargs))
@@ -69,6 +75,32 @@ def is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
         getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__
     )
+
+
+async def _contained(work: Coroutine[Any, Any, T]) -> T:
+    """What `work` gives; its `sys.exit()` would end the loop, and all other hooks with it."""
+    try:
+        return await work
+    except Exception:
+        raise
+    except BaseException as end:
+        if was_cancelled(end):
+            raise
+        raise _harmless(end) from end
+
+
+def was_cancelled(error: BaseException) -> bool:
+    """Whether somebody cancelled the task that runs; a user's code may raise the same by itself."""
+    task = asyncio.current_task()
+    cancelled = isinstance(error, asyncio.CancelledError)
+    return cancelled and task is not None and task.cancelling() > 0
+
+
+def _harmless(error: BaseException) -> Exception:
+    """The same as an error that ends neither the process nor a task, and that a future carries."""
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    return RuntimeError(f"{type(error).__name__}: {error}")
 
 
 async def _awaited(result: Awaitable[T]) -> T:

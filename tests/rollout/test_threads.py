@@ -8,7 +8,7 @@ from contextvars import ContextVar
 
 import pytest
 
-from asyncgrpo.rollout.threads import in_daemon_thread
+from asyncgrpo.rollout.threads import call_hook, in_daemon_thread
 
 variable = ContextVar("variable", default=0)
 
@@ -22,6 +22,58 @@ async def test_results_exceptions_and_context_come_through():
         await in_daemon_thread(next, iter([]))
     with pytest.raises(RuntimeError, match="SystemExit: 3"):
         await in_daemon_thread(sys.exit, 3)
+
+
+ENDS = [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError(), GeneratorExit()]
+
+
+@pytest.mark.parametrize("end", ENDS, ids=repr)
+@pytest.mark.parametrize("kind", ["thread", "hook loop"])
+async def test_what_would_end_a_process_or_a_task_is_an_error_of_that_call_alone(end, kind):
+    def ends():
+        raise end
+
+    async def ends_async():
+        raise end
+
+    for _ in range(2):  # the second finds its thread or loop alive
+        with pytest.raises(RuntimeError, match=type(end).__name__):
+            await call_hook(ends if kind == "thread" else ends_async)
+
+    async def lives():
+        return 7
+
+    async with asyncio.timeout(5):
+        assert await call_hook(lives) == 7
+
+
+async def test_a_call_on_the_hook_loop_that_nobody_waits_for_is_cancelled():
+    ended = asyncio.Event()
+    here = asyncio.get_running_loop()
+
+    async def waits():
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            here.call_soon_threadsafe(ended.set)
+
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await call_hook(waits)
+    async with asyncio.timeout(5):
+        await ended.wait()
+
+
+async def test_keywords_of_the_users_may_have_any_name():
+    def names(call, function, work):
+        return call + function + work
+
+    async def names_async(call, function, work):
+        return call + function + work
+
+    assert await in_daemon_thread(names, call=1, function=2, work=3) == 6
+    assert await call_hook(names, call=1, function=2, work=3) == 6
+    assert await call_hook(names_async, call=1, function=2, work=3) == 6
 
 
 async def test_a_call_nobody_waits_for_any_more_is_left_behind():
