@@ -17,7 +17,10 @@ NAMES = {
     "B1": "planner",
     "B2": "tree",
     "B3": "lm_head",
+    "B4": "rollout_loop",
+    "B5": "hand_over",
     "B10": "cli",
+    "B12": "scoring",
     "B13": "memory",
     "B14": "api_server",
 }

@@ -35,7 +35,7 @@ from asyncgrpo.rollout.scoring import RewardFunction, score_group
 log = logging.getLogger(__name__)
 
 QUEUE_GROUPS = 16  # finished groups that wait; further ones block their last rollout
-GROUPS_AT_ONCE = 16  # a judge may take a minute per group
+GROUPS_AT_ONCE = 64  # a judge may take a minute per group
 
 
 class Resolution:
