@@ -10,7 +10,7 @@ rollouts of a group: what it draws from that is the same task for all of them.
 """
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MethodType
 from typing import Any
 
@@ -38,6 +38,9 @@ class EnvironmentKind:
             name for name in methods if not name.startswith("_") and name not in {RESET, GET_REWARD}
         )
         self._key = key
+        self._check_call("its constructor", found)
+        if self.has_reward:
+            self._check_call(f"`{GET_REWARD}`", MethodType(methods[GET_REWARD], found))
         self._reset_parameters = dict(inspect.signature(methods[RESET]).parameters)
         self._reset_parameters.pop(next(iter(self._reset_parameters), ""), None)  # self
 
@@ -60,6 +63,19 @@ class EnvironmentKind:
         if inspect.isfunction(method):
             return MethodType(method, self.cls)  # hides `self`
         return getattr(self.cls, name)
+
+    def _check_call(self, what: str, function: Callable[..., Any]) -> None:
+        """Raise a `HookError` if a call without arguments cannot work, as far as it shows."""
+        try:
+            signature = inspect.signature(function)
+        except (TypeError, ValueError):  # of a class in C, say
+            return
+        try:
+            signature.bind()
+        except TypeError as error:
+            raise HookError(
+                f"{self._key}: `{self.name}`: {what} is called without arguments: {error}"
+            ) from error
 
     def check_columns(self, column_names: Iterable[str]) -> None:
         """Raise a `HookError` if `reset` needs a keyword that nothing gives it."""

@@ -10,6 +10,7 @@ rollout and is thrown away. All of it runs off the event loop.
 """
 
 import asyncio
+import copy
 import math
 import numbers
 import time
@@ -18,6 +19,8 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from asyncgrpo.errors import ConfigError, DataError, HookError, ServerError
 from asyncgrpo.metrics.values import Recorder
@@ -96,7 +99,8 @@ class Environments:
         try:
             instance = await self._instance(kind)
             start = time.monotonic()
-            keywords = kind.reset_keywords(columns, seed)
+            # A copy: an instance may change what it was given, and its group shares the row.
+            keywords = copy.deepcopy(kind.reset_keywords(columns, seed))
             said = await self._call(kind, RESET, instance.reset, **keywords)
             recorder.record("env/reset_s", time.monotonic() - start)
             if said is not None and not isinstance(said, str):
@@ -125,7 +129,7 @@ class Environments:
         start = time.monotonic()
         reward = await self._call(kind, GET_REWARD, episode.instance.get_reward)
         recorder.record("env/reward_s", time.monotonic() - start)
-        if isinstance(reward, numbers.Real) and math.isfinite(reward):
+        if isinstance(reward, (numbers.Real, np.bool_)) and math.isfinite(reward):
             return float(reward)
         raise HookError(
             f"environment `{kind.name}`: get_reward returned {reward!r:.80}; expected a number"
@@ -141,8 +145,8 @@ class Environments:
         return await self._call(kind, "its constructor", kind.cls)
 
     async def _call(
-        self, kind: EnvironmentKind, what: str, function: Callable[..., Any], **keywords: Any
-    ) -> Any:
+        self, kind: EnvironmentKind, what: str, function: Callable[..., Any], /, **keywords: Any
+    ) -> Any:  # by position only: a column may be named `kind`
         timeout = asyncio.timeout(self._timeout_s)
         try:
             async with timeout:

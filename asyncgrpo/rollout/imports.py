@@ -47,7 +47,7 @@ def _load_module(module_path: str, *, key: str) -> ModuleType:
                 "that holds it, or name a file: `./file.py:name`"
             ) from error
         raise HookError(f"{key}: importing `{module_path}` failed: {error}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise HookError(f"{key}: importing `{module_path}` failed: {_say(error)}") from error
 
 
@@ -66,7 +66,7 @@ def _load_file(file: Path, *, key: str) -> ModuleType:
     sys.modules[module_name] = module  # dataclasses and pickle look their module up there
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script may exit where nothing guards its end
         del sys.modules[module_name]
         raise HookError(f"{key}: loading `{file}` failed: {_say(error)}") from error
     return module
@@ -77,5 +77,5 @@ def _names(module: ModuleType) -> str:
     return f"it has {', '.join(public[:12]) or 'no public name'}"
 
 
-def _say(error: Exception) -> str:
+def _say(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"

@@ -53,7 +53,7 @@ class RewardFunction:
         self._is_built_in = source.path.rpartition(":")[0] == rewards.__name__
         self._function = function
         self._is_async = is_async(function)
-        self._parameters = inspect.signature(function).parameters
+        self._parameters = _parameters(function, source.name)
 
     def check_columns(self, column_names: Iterable[str]) -> None:
         """Raise a `HookError` if the function needs a keyword that nothing gives it."""
@@ -156,6 +156,27 @@ def missing_keyword(
         wanted = " or ".join(f"`{name}`" for name in one_of)
         return f"needs a column {wanted}; the dataset has {columns}"
     return None
+
+
+def _parameters(function: Callable[..., Any], name: str) -> Mapping[str, inspect.Parameter]:
+    """The parameters of a function that can be called as rewards are: by keyword, once a group.
+
+    Raises:
+        HookError: it cannot.
+    """
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError) as error:
+        raise HookError(f"reward `{name}` has no readable signature: {error}") from error
+    for parameter in parameters.values():
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            raise HookError(
+                f"reward `{name}`: parameter `{parameter.name}` can be passed by position only; "
+                "rewards are called with keywords: take the `/` out"
+            )
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise HookError(f"reward `{name}` yields; return a list of numbers or None instead")
+    return parameters
 
 
 def _is_required(parameter: inspect.Parameter) -> bool:

@@ -34,6 +34,10 @@ def tool_schema(function: Callable[..., Any], *, key: str) -> ToolSchema:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError) as error:
         raise HookError(f"{key}: tool `{name}` has no readable signature: {error}") from error
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise HookError(
+            f"{key}: tool `{name}` yields; return the result, which is shown as a whole"
+        )
     for parameter in parameters:
         if parameter.kind not in {parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY}:
             raise HookError(

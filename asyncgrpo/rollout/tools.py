@@ -167,9 +167,10 @@ def load_tools(paths: Sequence[str]) -> tuple[ToolFunction, ...]:
 
 
 def _as_text(result: object) -> str:
-    return (
+    text = (
         result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
     )
+    return text.encode("utf-8", "replace").decode()  # half a character pair cannot be tokenised
 
 
 def _error(message: str) -> str:

@@ -4,6 +4,8 @@ import asyncio
 import threading
 import time
 
+import numpy as np
+
 MADE: list[object] = []
 CALLED_FROM: set[str] = set()
 
@@ -37,6 +39,21 @@ class Counter:
 
     def _not_a_tool(self):
         pass
+
+
+class Painter:
+    """Paints on the board it is given."""
+
+    def reset(self, board):
+        self.board = board
+
+    def paint(self, colour: str) -> None:
+        """Add a colour.
+
+        Args:
+            colour: Which.
+        """
+        self.board[0].append(colour)
 
 
 class AsyncCounter(Counter):
@@ -152,6 +169,32 @@ class ToolHangs(Plain):
         time.sleep(3600)
 
     def get_reward(self):
+        return 1.0
+
+
+class RewardIsABooleanOfNumpy(Plain):
+    def get_reward(self):
+        return np.bool_(True)
+
+
+class TakesAnyColumn(Plain):
+    def reset(self, kind, what, function, call):
+        return kind + what + function + call
+
+
+class ConstructorNeedsAnArgument(Plain):
+    def __init__(self, board):
+        self.board = board
+
+
+class RewardNeedsAnArgument(Plain):
+    def get_reward(self, state):
+        return 1.0
+
+
+class HasStaticReward(Plain):
+    @staticmethod
+    def get_reward():
         return 1.0
 
 

@@ -57,6 +57,14 @@ async def test_an_instance_is_used_again_after_reset():
     assert classes.MADE[0].episodes == 5
 
 
+async def test_what_an_instance_does_to_its_row_no_other_sees():
+    environments, row = load("Painter"), {"board": [["white"]]}
+    async with rent(environments, row) as one, rent(environments, row) as other:
+        one.tools[0](colour="red")
+        assert one.instance.board == [["white", "red"]]
+        assert other.instance.board == row["board"] == [["white"]]
+
+
 async def test_rollouts_side_by_side_have_an_instance_each():
     environments = load("Counter")
     async with (
@@ -127,6 +135,19 @@ async def test_an_asynchronous_environment_works_alike():
         assert await environments.reward(episode, recorder=Recorder()) == 1.0
 
 
+async def test_a_reset_may_take_columns_of_any_name():
+    row = {"kind": "a", "what": "b", "function": "c", "call": "d"}
+    async with rent(load("TakesAnyColumn"), row) as episode:
+        assert episode.observation == "abcd"
+
+
+@pytest.mark.parametrize("name", ["RewardIsABooleanOfNumpy", "HasStaticReward"])
+async def test_a_reward_may_be_a_boolean_of_numpys_or_come_from_a_static_method(name):
+    environments = load(name)
+    async with rent(environments, {}) as episode:
+        assert await environments.reward(episode, recorder=Recorder()) == 1.0
+
+
 # What goes wrong
 
 
@@ -184,6 +205,12 @@ async def test_an_instance_outlives_a_servers_failure_and_no_other(error, left):
         ("NoReset", HookError, r"`NoReset` has no `reset\(\*\*row\)`"),
         ("not_a_class", HookError, "expected a class"),
         ("UndescribedTool", HookError, "tool `step`: parameter `direction` has no type hint"),
+        (
+            "ConstructorNeedsAnArgument",
+            HookError,
+            "its constructor is called without arguments: missing a required argument: 'board'",
+        ),
+        ("RewardNeedsAnArgument", HookError, "`get_reward` is called without .*: 'state'"),
         ("Missing", HookError, "has no `Missing`"),
         ({}, ConfigError, "empty mapping"),
     ],

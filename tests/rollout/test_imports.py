@@ -60,6 +60,7 @@ def test_what_cannot_be_found_is_named(path, message):
         ("1 / 0", "ZeroDivisionError"),
         ("def f(:", "SyntaxError"),
         ("import no_such_dependency", "no_such_dependency"),
+        ("import sys; sys.exit(3)", "SystemExit: 3"),
     ],
 )
 def test_a_file_that_fails_to_load_says_why(tmp_path, code, message):

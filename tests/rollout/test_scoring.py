@@ -252,3 +252,37 @@ async def test_code_reward_takes_its_options_from_the_recipe():
     (function,) = load_rewards([source], ["tests"])
     scored = await function.score(group(code, "no code", tests=["assert f(1) == 1", "1 / 0"]))
     assert scored.tolist() == [0.5, 0.0]
+
+
+def _by_position(completions, /):
+    return [0.0] * len(completions)
+
+
+def _yields(completions):
+    yield from [0.0] * len(completions)
+
+
+async def _yields_async(completions):
+    yield 0.0
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (max, "reward `max` has no readable signature"),
+        (_by_position, "parameter `completions` can be passed by position only"),
+        (_yields, "reward `_yields` yields; return a list"),
+        (_yields_async, "reward `_yields_async` yields; return a list"),
+    ],
+)
+def test_a_function_that_cannot_be_called_as_rewards_are_is_refused_at_once(function, message):
+    with pytest.raises(HookError, match=message):
+        reward(function)
+
+
+async def test_columns_may_have_any_name():
+    def by_name(completions, call, function, **columns):
+        return [float(columns["work"][0] + call[0] + function[0])]
+
+    rewards_G = await reward(by_name).score(group("a", call=1, function=2, work=3))
+    assert rewards_G.tolist() == [6.0]

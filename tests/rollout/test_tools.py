@@ -55,6 +55,8 @@ def test_a_schema_by_hand():
         ("without_description", r"tool `without_description` cannot .*'b'"),
         ("with_keywords", r"tool `with_keywords`: parameter `\*\*numbers: int` cannot be passed"),
         ("with_an_unknown_type", r"tool `with_an_unknown_type` cannot be described"),
+        ("yields", r"tool `yields` yields; return the result"),
+        ("yields_async", r"tool `yields_async` yields; return the result"),
         ("NOT_A_TOOL", r"is 3; expected a function"),
         ("missing", r"has no `missing`"),
     ],
@@ -108,15 +110,28 @@ async def test_a_result_is_a_message_that_names_its_tool():
         (ToolCall("divide", {"a": 1, "b": 2, "c": 3}), CallOutcome.FAILED, "unexpected keyword"),
         (ToolCall("divide", {"a": "x", "b": 2}), CallOutcome.FAILED, "TypeError"),
         (ToolCall("ends_the_process", {}), CallOutcome.FAILED, "SystemExit"),
+        (ToolCall("ends_the_loop", {}), CallOutcome.FAILED, "SystemExit: 3"),
+        (ToolCall("of_itself", {}), CallOutcome.FAILED, "Circular reference"),
         (ToolCall("subtract", {}), CallOutcome.UNKNOWN, "no tool `subtract`; there are: divide,"),
         (BadCall("{x", "not valid JSON"), CallOutcome.MALFORMED, "`{x` cannot be read: not valid"),
     ],
 )
 async def test_a_failure_is_a_message_that_the_model_sees(call, outcome, error):
-    (content,), use = await answered(toolbox(tools.divide, tools.ends_the_process), call)
+    box = toolbox(tools.divide, tools.ends_the_process, tools.ends_the_loop, tools.of_itself)
+    (content,), use = await answered(box, call)
     assert error in json.loads(content)["error"]
     assert use.calls[0].outcome is outcome
     assert use.num_failures == 1
+
+
+async def test_parameters_may_have_any_name_and_results_be_no_text():
+    contents, use = await answered(
+        toolbox(tools.calls, tools.half_a_pair),
+        ToolCall("calls", {"call": "a", "function": "b"}),
+        ToolCall("half_a_pair", {}),
+    )
+    assert contents == ["ab", "a?b"]
+    assert use.num_failures == 0
 
 
 @pytest.mark.parametrize("name", ["hangs", "hangs_async"])

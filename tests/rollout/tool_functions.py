@@ -115,4 +115,49 @@ def with_an_unknown_type(a: "NoSuchType") -> None:
     """
 
 
+def yields(a: int):
+    """Count.
+
+    Args:
+        a: How far.
+    """
+    yield from range(a)
+
+
+async def yields_async(a: int):
+    """Count.
+
+    Args:
+        a: How far.
+    """
+    yield a
+
+
+async def ends_the_loop() -> None:
+    """Try to end the loop of all asynchronous tools."""
+    raise SystemExit(3)
+
+
+def calls(call: str, function: str) -> str:
+    """Have parameters whose names others have as well.
+
+    Args:
+        call: One.
+        function: Another.
+    """
+    return call + function
+
+
+def half_a_pair() -> str:
+    """Return what is no text: half of a surrogate pair."""
+    return "a\ud800b"
+
+
+def of_itself() -> list:
+    """Return what JSON cannot hold."""
+    endless = []
+    endless.append(endless)
+    return endless
+
+
 NOT_A_TOOL = 3
