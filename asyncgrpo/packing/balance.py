@@ -49,11 +49,11 @@ def balance(rows: list[OpenRow]) -> list[OpenRow]:
     for _ in range(MAX_EXCHANGES if len(rows) > 1 else 0):
         heavy = max(range(len(rows)), key=lambda r: rows[r].num_keys)
         mean = sum(row.num_keys for row in rows) / len(rows)
-        best = min(_exchanges(rows, heavy), default=None)
-        if rows[heavy].num_keys <= EVEN_ENOUGH * mean or best is None:
+        if rows[heavy].num_keys <= EVEN_ENOUGH * mean:
             break
-        exchanged = _apply(rows, heavy, best)
-        if exchanged is None:
+        best = min(_exchanges(rows, heavy), default=None)
+        exchanged = None if best is None else _apply(rows, heavy, best)
+        if best is None or exchanged is None:
             break
         rows[heavy], rows[best.light] = exchanged
     return rows

@@ -17,7 +17,6 @@ from asyncgrpo.training.load_balance import Router, find_router
 from asyncgrpo.training.tree_attention import ATTENTION_NAME
 
 SUPPORTED_LAYERS = {"full_attention", "sliding_attention"}
-EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,12 +28,13 @@ import torch
 from torch import nn
 
 from asyncgrpo.records import Row
-from asyncgrpo.training.architecture import EXPERT_COUNTS, unwrap_peft
+from asyncgrpo.training.architecture import unwrap_peft
 from asyncgrpo.training.model import Policy
 from asyncgrpo.training.peak_rates import peak_rate
 
 logger = logging.getLogger(__name__)
 
+EXPERT_COUNTS: Final = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 ACTIVE_COUNTS: Final = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k")
 WINDOWED, FULL, DELTA_NET = "sliding_attention", "full_attention", "linear_attention"
 

@@ -23,8 +23,6 @@ from asyncgrpo.training.logit_shape import LogitShape
 from asyncgrpo.training.row_tensors import RowTensors
 from asyncgrpo.training.tree_attention import SDPA_ONLY
 
-__all__ = ["PolicyModel", "RowTensors", "TermScores"]
-
 
 class TermScores(NamedTuple):
     """What the policy says about a row's terms."""

@@ -109,11 +109,14 @@ def score_terms(
         parts = [
             score_drawn_terms(
                 hidden_NH, head, position_T[drawn], wanted_TC[drawn], candidates=candidates
-            ),
-            _score_full_terms(
-                hidden_NH, head, position_T[full], wanted_TC[full], tile_logits=tile_logits
-            ),
+            )
         ]
+        if full.shape[0]:  # else its gradient of the whole weight would be made for nothing
+            parts.append(
+                _score_full_terms(
+                    hidden_NH, head, position_T[full], wanted_TC[full], tile_logits=tile_logits
+                )
+            )
         order = torch.cat([drawn, full]).argsort()
         logprobs_TC = torch.cat([logprobs for logprobs, _ in parts])[order]
         entropy_T = torch.cat([entropy for _, entropy in parts])[order]

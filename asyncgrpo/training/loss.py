@@ -37,8 +37,9 @@ from torch import Tensor
 from asyncgrpo.config.loss import LossConfig
 from asyncgrpo.errors import DataError
 from asyncgrpo.training.correction import LOG_RATIO_LIMIT, Correction, Kind, Surroundings, ratio
-from asyncgrpo.training.forward import RowTensors, TermScores
+from asyncgrpo.training.forward import TermScores
 from asyncgrpo.training.loss_sums import LossSums, observe, observe_mean
+from asyncgrpo.training.row_tensors import RowTensors
 
 TAIL_FLOOR = 1e-6  # least mass outside the top K: keeps rho finite when K covers everything
 

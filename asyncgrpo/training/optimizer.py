@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
-from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+from torch.nn.utils import clip_grads_with_norm_
 from torch.optim import Optimizer
 from transformers.optimization import Adafactor, get_scheduler
 
@@ -157,8 +157,15 @@ def scale_gradients(parameters: Iterable[nn.Parameter], factor: float) -> list[T
 
 
 def gradient_norm(gradients: list[Tensor]) -> Tensor:
-    """The 2-norm of all gradients of all ranks; a scalar."""
-    norm = get_total_norm(gradients)
+    """The 2-norm of all gradients of all ranks, summed in float32 or better; a scalar.
+
+    In their own 16 bits a norm has two or three digits, and float16 ends at 65,504.
+    """
+    norms = [
+        torch.linalg.vector_norm(each, dtype=torch.promote_types(each.dtype, torch.float32))
+        for each in gradients
+    ]
+    norm = torch.linalg.vector_norm(torch.stack(norms))
     return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
 

@@ -1,4 +1,4 @@
-"""One step of a sharded hybrid: run under torchrun by test_delta_net_training.py, and by itself.
+"""One step of a sharded model: run under torchrun by the tests of hybrids and of experts.
 
     OUT MODEL COMPUTE  ->  OUT.safetensors: gradients, and the loss; OUT.json: names as published
 
@@ -16,7 +16,6 @@ from torch.distributed.tensor import DTensor
 
 from asyncgrpo.packing.row import build_row
 from asyncgrpo.sync.tensors import full_tensors
-from asyncgrpo.training.forward import RowTensors
 from asyncgrpo.training.loss import LossSettings, policy_loss
 from asyncgrpo.training.model import load_policy
 from asyncgrpo.training.parallel import (
@@ -27,6 +26,7 @@ from asyncgrpo.training.parallel import (
     shard,
     sum_over_ranks,
 )
+from asyncgrpo.training.row_tensors import RowTensors
 from tests.training.fixtures import resolved
 from tests.training.scripted_worker import make_group
 
@@ -41,11 +41,12 @@ def run(out: Path, model: Path, compute: torch.dtype | None, ranks: Ranks) -> No
     shard(policy.scorer, policy.layers, ranks, compute=compute, replicate=False)
     rows = [build_row(make_group(0, position).samples) for position in range(2)]
     denominator = float(sum(row.term_target_T.size for row in rows))
+    settings = LossSettings.from_config(config.loss, policy.scorer.router_aux_loss_coef)
     total = torch.zeros(())
     for row in rows[ranks.rank :: ranks.world]:
         tensors = RowTensors.from_row(row, "cpu")
         scores = policy.scorer(tensors)
-        loss, _ = policy_loss(scores, tensors, LossSettings.from_config(config.loss), denominator)
+        loss, _ = policy_loss(scores, tensors, settings, denominator)
         (loss * local_loss_scale(policy.scorer, ranks)).backward()
         total += loss.detach()
     found = {

@@ -18,9 +18,9 @@ from asyncgrpo.config.loss import LossConfig
 from asyncgrpo.packing.row import build_row
 from asyncgrpo.records import NO_TOKEN, Sample, SampleKey
 from asyncgrpo.training.correction import Correction, Kind, Surroundings
-from asyncgrpo.training.forward import RowTensors
 from asyncgrpo.training.loss import LossSettings, policy_loss
 from asyncgrpo.training.loss_sums import loss_metrics
+from asyncgrpo.training.row_tensors import RowTensors
 from tests.training.test_loss import V, scores_of, softmax
 
 KINDS: tuple[Kind, ...] = get_args(Kind)

@@ -26,8 +26,9 @@ from asyncgrpo.errors import ConfigError
 from asyncgrpo.records import Sample
 from asyncgrpo.training import delta_net
 from asyncgrpo.training.delta_rule import TokenStates
-from asyncgrpo.training.forward import PolicyModel, RowTensors
+from asyncgrpo.training.forward import PolicyModel
 from asyncgrpo.training.row_recurrence import DeviceChunks, Halo, RowRecurrence
+from asyncgrpo.training.row_tensors import RowTensors
 from tests.training.packed_samples import VOCABULARY, make_sample, tangled_samples, tiny_model
 from tests.training.test_packed_row import TINY, alone, assert_same, packed
 

@@ -19,10 +19,11 @@ from transformers import (
 
 from asyncgrpo.packing.row import build_row
 from asyncgrpo.training.checkpoint import open_checkpoint
-from asyncgrpo.training.forward import PolicyModel, RowTensors
+from asyncgrpo.training.forward import PolicyModel
 from asyncgrpo.training.loss import LossSettings, policy_loss
 from asyncgrpo.training.orders import Train
 from asyncgrpo.training.parallel import join_ranks, leave_ranks
+from asyncgrpo.training.row_tensors import RowTensors
 from asyncgrpo.training.trainer import Trainer
 from tests.training import hybrid_ranks
 from tests.training.fixtures import VOCAB, add_tokenizer, resolved

@@ -32,7 +32,8 @@ from transformers import (
 
 from asyncgrpo.errors import ConfigError
 from asyncgrpo.packing.row import build_row
-from asyncgrpo.training.forward import PolicyModel, RowTensors
+from asyncgrpo.training.forward import PolicyModel
+from asyncgrpo.training.row_tensors import RowTensors
 from tests.training.packed_samples import VOCABULARY, make_sample, tangled_samples
 
 TINY: dict[str, Any] = {

@@ -7,10 +7,11 @@ from transformers.models.qwen3_moe.modeling_qwen3_moe import load_balancing_loss
 
 from asyncgrpo.errors import ConfigError
 from asyncgrpo.packing.row import build_row
-from asyncgrpo.training.forward import PolicyModel, RowTensors
+from asyncgrpo.training.forward import PolicyModel
 from asyncgrpo.training.load_balance import load_balancing_loss
 from asyncgrpo.training.loss import LossSettings, policy_loss
 from asyncgrpo.training.loss_sums import loss_metrics
+from asyncgrpo.training.row_tensors import RowTensors
 from tests.training.packed_samples import make_sample, tangled_samples, tiny_model
 from tests.training.test_packed_row import TINY
 

@@ -17,9 +17,10 @@ from asyncgrpo.config.loss import LossConfig
 from asyncgrpo.errors import DataError
 from asyncgrpo.packing.row import build_row
 from asyncgrpo.records import NO_TOKEN, Sample, SampleKey
-from asyncgrpo.training.forward import RowTensors, TermScores
+from asyncgrpo.training.forward import TermScores
 from asyncgrpo.training.loss import LossSettings, policy_loss
 from asyncgrpo.training.loss_sums import LossSums, loss_metrics
+from asyncgrpo.training.row_tensors import RowTensors
 
 V = 5
 TAIL_FLOOR = 1e-6

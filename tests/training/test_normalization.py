@@ -10,9 +10,10 @@ from asyncgrpo.records import Sample, SampleKey
 from asyncgrpo.training import director
 from asyncgrpo.training.batches import Batch
 from asyncgrpo.training.director import Director, Schedule
-from asyncgrpo.training.forward import RowTensors, TermScores
+from asyncgrpo.training.forward import TermScores
 from asyncgrpo.training.loss import LossSettings, policy_loss
 from asyncgrpo.training.orders import End, Order, Train
+from asyncgrpo.training.row_tensors import RowTensors
 from tests.training.test_director import FewBatches, NothingPublished
 
 TERMS = (((3, 5), (1, 2)), ((7, 1), (1, 1)))  # of each row of 2 ranks, in 2 micro-batches of 2

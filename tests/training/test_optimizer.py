@@ -122,6 +122,15 @@ def test_gradients_are_scaled_then_clipped_to_the_norm():
     torch.testing.assert_close(model.weight.grad, torch.tensor([[0.6, 0.8]]), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_norm_of_gradients_in_16_bits_has_the_digits_of_float32(dtype: torch.dtype):
+    torch.manual_seed(0)
+    gradients = [torch.randn(300, 80).mul(500).to(dtype), torch.randn(7).to(dtype)]
+    exact = torch.cat([each.double().flatten() for each in gradients]).norm().item()
+    assert exact > 66_000  # more than float16 has
+    assert gradient_norm(gradients).item() == pytest.approx(exact, rel=1e-5)
+
+
 def test_the_third_skipped_step_in_a_row_ends_the_run():
     guard = SkipGuard()
     for finite in (False, False, True, False, False):
