@@ -7,9 +7,10 @@ the function itself, and says the same.
 """
 
 import ast
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from asyncgrpo.launch.source_files import definition
+from asyncgrpo.launch.source_files import Definition, definition
 from asyncgrpo.rollout.environment_kind import GET_REWARD, RESET
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -17,33 +18,54 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 def problems(tools: Sequence[str], environments: Mapping[str, str]) -> Iterator[str]:
     """A line for each function that cannot be described; `environments` is key -> import path."""
+    named: dict[str, str] = {}  # tool -> key
     for i, path in enumerate(tools):
-        module, _, name = path.rpartition(":")
-        found = definition(module, name)
-        key = f"rollout.tools[{i}]"
-        if isinstance(found, ast.ClassDef):
-            yield f"{key}: `{name}` is a class; expected a function"
-        elif found is not None and (problem := _problem(found, found.args.args)):
+        key, found = f"rollout.tools[{i}]", _definition(path)
+        if found is None:
+            continue
+        if problem := _tool_problem(found, named):
             yield f"{key}: {problem}"
+        named.setdefault(found.name, key)
     for key, path in environments.items():
-        module, _, name = path.rpartition(":")
-        found = definition(module, name)
+        found = _definition(path)
         if isinstance(found, ast.ClassDef):
-            yield from (f"{key}: {problem}" for problem in _class_problems(found))
+            yield from (f"{key}: {problem}" for problem in _class_problems(found, named))
         elif found is not None:
-            yield f"{key}: `{name}` is a function; expected a class with a `reset` method"
+            yield f"{key}: `{found.name}` is a function; expected a class with a `reset` method"
 
 
-def _class_problems(found: ast.ClassDef) -> Iterator[str]:
+def _definition(path: str) -> Definition | None:
+    module, _, name = path.rpartition(":")
+    return definition(module, name)
+
+
+def _tool_problem(found: Definition, named: Mapping[str, str]) -> str | None:
+    if isinstance(found, ast.ClassDef):
+        return f"`{found.name}` is a class; expected a function"
+    if found.name in named:
+        return f"another tool is named `{found.name}` already; rename one of them"
+    return _problem(found, found.args.args)
+
+
+def _class_problems(found: ast.ClassDef, named: Mapping[str, str]) -> Iterator[str]:
     methods = [node for node in found.body if isinstance(node, Function)]
     if not found.bases and RESET not in {method.name for method in methods}:
         yield f"`{found.name}` has no `reset(**row)`, which begins a rollout"
-    for method in methods:
-        is_tool = not method.name.startswith("_") and method.name not in {RESET, GET_REWARD}
-        if is_tool and not method.decorator_list:
-            problem = _problem(method, method.args.args[1:])
-            if problem:
-                yield problem
+    for method in _tools_of(found):
+        if method.decorator_list:
+            continue
+        if problem := _problem(method, method.args.args[1:]):
+            yield problem
+        if method.name in named:
+            yield (
+                f"`{found.name}.{method.name}` has the name of a tool in {named[method.name]}; "
+                "rename one of them"
+            )
+
+
+def _tools_of(found: ast.ClassDef) -> list[Function]:
+    methods = [node for node in found.body if isinstance(node, Function)]
+    return [m for m in methods if not m.name.startswith("_") and m.name not in {RESET, GET_REWARD}]
 
 
 def _problem(function: Function, by_position: Sequence[ast.arg]) -> str | None:
@@ -58,6 +80,22 @@ def _problem(function: Function, by_position: Sequence[ast.arg]) -> str | None:
     for argument in (*by_position, *arguments.kwonlyargs):
         if argument.annotation is None:
             return f"{tool}: parameter `{argument.arg}` has no type hint"
-    if not ast.get_docstring(function):
+    told = ast.get_docstring(function)
+    if not told:
         return f"{tool} has no docstring; say in Google style what it does and what its `Args:` are"
+    for argument in (*by_position, *arguments.kwonlyargs):
+        if not re.search(rf"^\s*{argument.arg}\s*(\(.*\))?\s*:", told, re.MULTILINE):
+            return f"{tool}: `Args:` of its docstring does not describe `{argument.arg}`"
+    if any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in _own_nodes(function)):
+        return f"{tool} yields; return the result, which is shown as a whole"
     return None
+
+
+def _own_nodes(function: Function) -> Iterator[ast.AST]:
+    """What is in a function, but for functions inside it."""
+    nodes: list[ast.AST] = list(function.body)
+    while nodes:
+        node = nodes.pop()
+        yield node
+        if not isinstance(node, (Function, ast.Lambda)):
+            nodes += ast.iter_child_nodes(node)

@@ -17,7 +17,7 @@ from jaxtyping import Int64
 from asyncgrpo.config.data import DataSource
 from asyncgrpo.errors import DataError
 from asyncgrpo.rollout.dataset_files import open_dataset
-from asyncgrpo.rollout.row_mapping import Prompt, RowMapping
+from asyncgrpo.rollout.row_mapping import Prompt, RowError, RowMapping
 from asyncgrpo.rollout.stream import PromptStream
 
 ROWS_CHECKED_AT_START = 100_000  # more are checked as they come up
@@ -96,7 +96,7 @@ class Prompts:
         Raises:
             RowError: the row has no usable conversation.
         """
-        return self._mapping.prompt(self._table[row_index], row_index)
+        return self._mapping.prompt(self._row(row_index), row_index)
 
     def checked(self) -> Iterator[Prompt]:
         """The prompts that are looked at before the start. Raises RowError."""
@@ -112,7 +112,14 @@ class Prompts:
         if self._order_of != (seed, epoch):
             self._order_of, self._order = (seed, epoch), self.order(seed=seed, epoch=epoch)
         row_index = int(self._order[position])
-        return self._mapping.prompt(self._table[row_index], row_index, epoch)
+        return self._mapping.prompt(self._row(row_index), row_index, epoch)
+
+    def _row(self, row_index: int) -> dict[str, Any]:
+        try:
+            return self._table[row_index]
+        except Exception as error:  # text that is not UTF-8, an image that is damaged
+            reason = f"{type(error).__name__}: {error}"
+            raise RowError(f"row {row_index} cannot be read: {reason}") from error
 
     def order(self, *, seed: int, epoch: int) -> Int64[np.ndarray, "num_prompts"]:
         """Row index at each position of the epoch."""

@@ -73,7 +73,7 @@ class RowMapping:
         if not self._has_messages:
             messages: Messages = []
         elif source.prompt_template is not None:
-            text = source.prompt_template.format(**row)
+            text = _filled(source.prompt_template, row, row_index)
             messages = [{"role": "user", "content": text}]
         else:
             messages = _conversation(row.get(source.prompt_column), row_index, source.prompt_column)
@@ -122,6 +122,22 @@ def template_columns(template: str) -> list[str]:
     return fields
 
 
+def _filled(template: str, row: Mapping[str, Any], row_index: int) -> str:
+    """The template with the row's columns; "None" is no part of a prompt."""
+    for name in template_columns(template):
+        if row.get(name) is None:
+            raise RowError(
+                f"row {row_index}: column `{name}` is empty, and data.prompt_template needs it"
+            )
+    try:
+        return template.format_map(row)
+    except Exception as error:  # whatever a value makes of a format
+        raise RowError(
+            f"row {row_index}: data.prompt_template {_show(template)}: {error}; a plain "
+            "`{column}` takes every value"
+        ) from error
+
+
 def _conversation(value: object, row_index: int, column: str) -> Messages:
     """The messages of a prompt column, without the keys that other rows alone have."""
     where = f"row {row_index}: column `{column}`"
@@ -138,10 +154,11 @@ def _conversation(value: object, row_index: int, column: str) -> Messages:
 def _message(entry: object, index: int, where: str) -> Message:
     if isinstance(entry, dict):
         message = {k: v for k, v in cast("Message", entry).items() if v is not None}
-        if isinstance(message.get("role"), str) and "content" in message:
+        if isinstance(message.get("role"), str) and isinstance(message.get("content"), (str, list)):
             return message
     raise RowError(
-        f"{where}: message {index} is {_show(entry)}; expected an object with `role` and `content`"
+        f"{where}: message {index} is {_show(entry)}; expected an object with `role` and "
+        "`content`, which are text"
     )
 
 

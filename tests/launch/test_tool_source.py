@@ -14,7 +14,42 @@ def add(a: int, b: int = 2, *, c: int = 3) -> int:
 
     Args:
         a: One.
+        b: Another.
+        c: A third.
     """
+
+def add_again(a: int) -> int:
+    """Add.
+
+    Args:
+        a (int): Described, with a type.
+    """
+
+def no_description(a: int, b: int):
+    """Add.
+
+    Args:
+        a: One.
+    """
+
+def yields(a: int):
+    """Count.
+
+    Args:
+        a: How far.
+    """
+    for i in range(a):
+        yield i
+
+def has_one_that_yields(a: int):
+    """Count.
+
+    Args:
+        a: How far.
+    """
+    def count():
+        yield a
+    return list(count())
 
 async def no_hint(a, b: int):
     """Add."""
@@ -42,7 +77,11 @@ class Game:
         return 1.0
 
     def move(self, to: str) -> None:
-        """Move."""
+        """Move.
+
+        Args:
+            to: Where.
+        """
 
     def _hidden(self, anything):
         return anything
@@ -83,6 +122,9 @@ def module(tmp_path: Path) -> str:
         ("no_keyword_hint", "tool `no_keyword_hint`: parameter `b` has no type hint"),
         ("no_docstring", "tool `no_docstring` has no docstring"),
         ("takes_anything", "tool `takes_anything`: parameter `*numbers` cannot be passed"),
+        ("no_description", "tool `no_description`: `Args:` of its docstring does not describe `b`"),
+        ("yields", "tool `yields` yields; return the result"),
+        ("add", "another tool is named `add` already; rename one of them"),
         ("Game", "`Game` is a class; expected a function"),
     ],
 )
@@ -91,7 +133,20 @@ def test_a_tool_is_named_with_what_it_lacks(module: str, name: str, problem: str
     assert line.startswith(f"rollout.tools[1]: {problem}")
 
 
-@pytest.mark.parametrize("name", ["add", "unknowable", "missing"])
+GOOD_OR_UNKNOWABLE = ["add", "add_again", "has_one_that_yields", "unknowable", "missing"]
+
+
+def test_a_method_that_has_the_name_of_a_tool_is_told(module: str, tmp_path: Path):
+    (tmp_path / "other.py").write_text('def move() -> None:\n    """Move."""\n')
+    tools, environments = [f"{tmp_path}/other.py:move"], {"rollout.environments": f"{module}:Game"}
+    (line,) = problems(tools, environments)
+    assert line == (
+        "rollout.environments: `Game.move` has the name of a tool in rollout.tools[0]; "
+        "rename one of them"
+    )
+
+
+@pytest.mark.parametrize("name", GOOD_OR_UNKNOWABLE)
 def test_what_is_good_or_unknowable_is_left_to_the_worker(module: str, name: str):
     assert list(problems([f"{module}:{name}"], {})) == []
 

@@ -93,11 +93,43 @@ def test_a_text_where_a_conversation_is_expected_names_row_and_column():
         (["hi"], "row 0: column `prompt`: message 0 is 'hi'"),
         ([*USER, {"content": "x"}], "message 1 is {'content': 'x'}"),
         ([{"role": "user"}], "expected an object with `role` and `content`"),
+        ([{"role": "user", "content": 5}], "`content`, which are text"),
+        ([{"role": 5, "content": "x"}], "`content`, which are text"),
         (None, "holds None"),
     ],
 )
 def test_other_prompts_that_are_none(value, message):
     assert message in refused([{"prompt": value}])
+
+
+def test_a_row_that_cannot_be_read_is_named():
+    class Damaged(Rows):
+        def __getitem__(self, row_index):
+            if row_index == 1:
+                raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
+            return super().__getitem__(row_index)
+
+    with pytest.raises(DataError, match="row 1 cannot be read: UnicodeDecodeError: 'utf-8' codec"):
+        Prompts(Damaged({"prompt": USER}, {"prompt": USER}), source())
+
+
+@pytest.mark.parametrize(
+    ("template", "row", "message"),
+    [
+        ("{a}", {"a": None}, "row 0: column `a` is empty, and data.prompt_template needs it"),
+        ("{a:d}", {"a": "x"}, "row 0: data.prompt_template '{a:d}': Unknown format code 'd'"),
+        ("{a!z}", {"a": 1}, "row 0: data.prompt_template '{a!z}': Unknown conversion"),
+    ],
+)
+def test_a_row_that_does_not_fit_its_template(template, row, message):
+    assert message in refused([row], prompt_template=template)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_an_empty_file(tmp_path, streaming):
+    (tmp_path / "empty.jsonl").touch()
+    with pytest.raises(DataError, match=r"empty\.jsonl` has no rows; expected at least one"):
+        load_prompts(DataConfig(path=str(tmp_path / "empty.jsonl"), streaming=streaming))
 
 
 def test_an_empty_dataset():
