@@ -162,6 +162,14 @@ def _centering_has_something_to_center(config: Config, _: Flags) -> str | None:
     return "got 0, expected at least 1, or loss.score_centering: false"
 
 
+@rule("loss.centering_tail", "loss.score_centering")
+def _a_tail_is_that_of_a_centering(config: Config, _: Flags) -> str | None:
+    if config.loss.score_centering or config.loss.centering_tail == "none":
+        return None
+    tail = config.loss.centering_tail
+    return f"got {tail} beside loss.score_centering = false, which centers nothing; use none"
+
+
 @rule("loss.num_sampler_logprobs", "server.extra_args", "loss.score_centering")
 def _the_server_reports_as_many(config: Config, _: Flags) -> str | None:
     limit = extra_flag(config, "max-logprobs")

@@ -265,6 +265,12 @@ CASES = [
         ["rollout.top_k=2"],
     ),
     (
+        ["loss.score_centering=false", "loss.centering_tail=proportional"],
+        "loss.centering_tail",
+        "got proportional beside loss.score_centering = false",
+        ["loss.centering_tail=none"],
+    ),
+    (
         ["loss.num_sampler_logprobs=0"],
         "loss.num_sampler_logprobs",
         "score_centering: false",

@@ -25,7 +25,7 @@ from asyncgrpo.training.orders import Train
 from asyncgrpo.training.parallel import join_ranks, leave_ranks
 from asyncgrpo.training.row_tensors import RowTensors
 from asyncgrpo.training.trainer import Trainer
-from tests.training import hybrid_ranks
+from tests.training import sharded_step
 from tests.training.fixtures import VOCAB, add_tokenizer, resolved
 from tests.training.scripted_worker import make_group
 from tests.training.test_checkpoint import save
@@ -82,7 +82,7 @@ def plain_gradients(model: Path, run_dir: Path) -> dict[str, torch.Tensor]:
 
 def test_two_shards_give_the_gradients_of_the_whole(model: Path, tmp_path: Path):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", "2", "-m", "tests.training.hybrid_ranks"]
+    command += ["--nproc-per-node", "2", "-m", "tests.training.sharded_step"]
     done = subprocess.run(
         [*command, str(tmp_path / "found"), str(model), "own"],
         cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"},
@@ -99,7 +99,7 @@ def test_two_shards_give_the_gradients_of_the_whole(model: Path, tmp_path: Path)
 
 
 def test_bfloat16_gradients_point_the_same_way(model: Path, ranks, tmp_path: Path):
-    hybrid_ranks.run(tmp_path / "found", model, torch.bfloat16, ranks)
+    sharded_step.run(tmp_path / "found", model, torch.bfloat16, ranks)
     found, expected = load_file(tmp_path / "found.safetensors"), plain_gradients(model, tmp_path)
     for name, gradient in expected.items():
         if name != "loss":

@@ -51,7 +51,7 @@ def plain_gradients(model: Path, run_dir: Path, coefficient: float) -> dict[str,
 
 def test_two_shards_give_the_gradients_of_the_whole(model: Path, tmp_path: Path):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", "2", "-m", "tests.training.hybrid_ranks"]
+    command += ["--nproc-per-node", "2", "-m", "tests.training.sharded_step"]
     done = subprocess.run(
         [*command, str(tmp_path / "found"), str(model), "own"],
         cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"},
