@@ -8,6 +8,7 @@ A decoded array is a copy, aligned, and its dtype and rank are those of the mess
 
 import math
 import struct
+from functools import cache
 from typing import Any, Final
 
 import msgspec
@@ -30,7 +31,7 @@ def encode(message: ToTrainer | ToWorker) -> bytes:
     return _ENCODER.encode(message)
 
 
-def decode_to_trainer(frame: bytes) -> ToTrainer:
+def decode_to_trainer(frame: bytes | memoryview) -> ToTrainer:
     """The message for the trainer in `frame`; FrameError where it is truncated or foreign."""
     return _decode(_TO_TRAINER, frame)
 
@@ -40,7 +41,7 @@ def decode_to_worker(frame: bytes) -> ToWorker:
     return _decode(_TO_WORKER, frame)
 
 
-def _decode(decoder: msgspec.msgpack.Decoder[Any], frame: bytes) -> Any:
+def _decode(decoder: msgspec.msgpack.Decoder[Any], frame: bytes | memoryview) -> Any:
     try:
         return decoder.decode(frame)
     except (msgspec.DecodeError, ValueError, TypeError, struct.error, RecursionError) as error:
@@ -60,7 +61,8 @@ def encode_array(value: Any) -> msgspec.msgpack.Ext:
     dtype = array.dtype.newbyteorder("<").str.encode()
     array = array.astype(array.dtype.newbyteorder("<"), copy=False)
     header = dtype + struct.pack(f"<B{value.ndim}I", value.ndim, *value.shape)
-    return msgspec.msgpack.Ext(ARRAY, header + array.tobytes())
+    content = array.reshape(-1).view(np.uint8).data if array.size else b""
+    return msgspec.msgpack.Ext(ARRAY, b"".join((header, content)))  # one copy
 
 
 def decode_ext(code: int, data: memoryview) -> Any:
@@ -80,10 +82,24 @@ def decode_ext(code: int, data: memoryview) -> Any:
 
 def check_array(expected: type, value: Any) -> Any:
     """The dec_hook of msgspec: refuse an array of another dtype or rank than the field's."""
+    if isinstance(value, np.ndarray) and (value.dtype, value.ndim) in _fitting(expected):
+        return value
     if not isinstance(value, expected):
         got = f"{value.dtype}{value.shape}" if isinstance(value, np.ndarray) else type(value)
         raise TypeError(f"got {got}, expected {expected.__name__}")
+    if isinstance(value, np.ndarray):
+        _fitting(expected).add((value.dtype, value.ndim))
     return value
+
+
+@cache
+def _fitting(expected: type) -> set[tuple[np.dtype[Any], int]]:
+    """The dtypes and ranks that were found to fit a field: asking jaxtyping takes long.
+
+    No field of a message names a size, so nothing else of a shape can be wrong.
+    """
+    del expected
+    return set()
 
 
 _ENCODER = msgspec.msgpack.Encoder(enc_hook=encode_array)

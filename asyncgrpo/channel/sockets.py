@@ -29,6 +29,7 @@ SOCKET_NAME: Final = "link.sock"
 ADDRESS_NAME: Final = "link.json"
 LONGEST_SOCKET_PATH: Final = 100  # sun_path is 108 bytes on Linux, 104 on macOS
 OWNER_ONLY: Final = 0o177  # umask: the socket file gets mode 0600
+COPIED_BYTES: Final = 64 * 1024  # a frame shorter than this is copied sooner than shared
 LINGER_MS: Final = 2000  # a closing side waits this long for its last messages to leave
 
 Sender = bytes  # the ROUTER's name for a peer; a new one after each reconnect
@@ -77,10 +78,11 @@ class TrainerLink:
             self._flush()
         if self._router not in ready:
             return None
-        sender, *frames = self._router.recv_multipart()
+        # A group's frame may be megabytes: it is decoded where ZeroMQ has it.
+        name, *frames = self._router.recv_multipart(copy=False)
         if len(frames) != 1:
             raise FrameError(f"a message of {len(frames)} parts on the link, expected 1")
-        message = decode_to_trainer(frames[0])
+        sender, message = name.bytes, decode_to_trainer(frames[0].buffer)
         if isinstance(message, Hello):
             self._peers[sender] = None
         return sender, message
@@ -129,7 +131,8 @@ class WorkerLink:
 
     async def send(self, message: ToTrainer) -> None:
         """Queue `message`; waits while a thousand are queued already."""
-        await self._dealer.send(encode(message))
+        frame = encode(message)
+        await self._dealer.send(frame, copy=len(frame) < COPIED_BYTES)
 
     async def receive(self) -> ToWorker:
         """The trainer's next message; FrameError where it cannot be read."""

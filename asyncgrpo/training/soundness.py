@@ -69,6 +69,8 @@ def _fault_of_top(sample: Sample, rules: SampleRules) -> str | None:
     if ids is None or logprobs is None or ids.shape != shape or logprobs.shape != shape:
         got = [None if array is None else array.shape for array in (ids, logprobs)]
         return f"top sampler tokens of shapes {got[0]} and {got[1]}, expected {shape}"
+    if _is_sound_throughout(ids, logprobs, rules.vocab_size):
+        return None
     trained = sample.trained.astype(bool)
     ids, logprobs = ids[trained], logprobs[trained]
     named = ids != NO_TOKEN
@@ -78,6 +80,16 @@ def _fault_of_top(sample: Sample, rules: SampleRules) -> str | None:
     if np.any(given & ~named) or not _are_logprobs(logprobs[given]):
         return "a top sampler token's logprob is no number <= 0, or is of no token"
     return None
+
+
+def _is_sound_throughout(ids: np.ndarray, logprobs: np.ndarray, vocab_size: int) -> bool:
+    """Whether the top tokens are in order at every position, trained or not: quick to see."""
+    return bool(
+        ids.min() >= NO_TOKEN
+        and ids.max() < vocab_size
+        and logprobs.max() <= ROUNDING  # NaN is not
+        and np.isneginf(logprobs[ids == NO_TOKEN]).all()
+    )
 
 
 def _fault_of_candidates(sample: Sample, vocab_size: int) -> str | None:
@@ -126,6 +138,8 @@ class Inspector:
         """
         found = fault(sample, self._rules, version)
         self._recent.append(found)
+        if found is None:  # the budget cannot be used up by a sound one
+            return None
         faults = Counter(each for each in self._recent if each is not None)
         if faults.total() > self._rules.failure_budget * WINDOW:
             commonest, count = faults.most_common(1)[0]
