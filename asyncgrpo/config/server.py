@@ -50,6 +50,6 @@ class ServerConfig(Section):
     env: Mapping[str, str] = Field(default_factory=dict)
     """Further environment variables of the server."""
     vllm_server_timeout: PositiveFloat = 1800.0
-    """Seconds to wait until the server answers."""
+    """Seconds to wait until the server answers; the longest a turn may take."""
     api_key_env: EnvironmentVariable | None = None
     """Name of the environment variable that holds the servers' API key."""

@@ -28,7 +28,8 @@ class RolloutContext:
     tools: list[ToolFunction]  # the recipe's, and the environment's methods
     prompt_ids: Int32[np.ndarray, "P"] | None  # rendered once for the group, where all share it
     tool_use: ToolUse = field(default_factory=ToolUse)
-    policy: PolicyName | None = None  # fixed by the first turn
+    policy: PolicyName | None = None  # fixed when it is first asked for
+    policy_is_used: bool = False  # by a turn, or by whoever was told its name
     num_turns: int = 0  # requested so far
 
 

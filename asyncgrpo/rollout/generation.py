@@ -38,7 +38,7 @@ from asyncgrpo.rollout.prompts import PromptSource
 from asyncgrpo.rollout.row_mapping import Prompt, RowError
 from asyncgrpo.rollout.sampler import Sampler
 from asyncgrpo.rollout.stream import UNKNOWN_LENGTH
-from asyncgrpo.rollout.threads import in_daemon_thread
+from asyncgrpo.rollout.threads import in_daemon_thread, was_cancelled
 from asyncgrpo.rollout.tools import ToolFunction, schema_of
 
 log = logging.getLogger(__name__)
@@ -148,13 +148,13 @@ class Generation:
             self.fail(self._failures, str(error))
             return await self._drop_unopened(epoch, position, DropReason.ERROR)
         census.see(prompt.epoch)
-        if not self._accepts(prompt):
-            await self._count_out(census, "rejected by filter_prompt")
-            return await self._drop_unopened(epoch, position, DropReason.FILTERED)
         try:
+            if not self._accepts(prompt):
+                await self._count_out(census, "rejected by filter_prompt")
+                return await self._drop_unopened(epoch, position, DropReason.FILTERED)
             environment = self._environment(prompt)
             prompt_ids = await self._rendered(prompt, environment)
-        except DataError as error:
+        except (DataError, HookError) as error:
             await self._count_out(census, str(error))
             self.fail(self._failures, f"row {prompt.row_index}: {error}")
             return await self._drop_unopened(epoch, position, DropReason.ERROR)
@@ -210,10 +210,8 @@ class Generation:
         try:
             return bool(self._loop.filter_prompt(prompt.row_index, prompt.row, prompt.epoch))
         except Exception as error:
-            raise HookError(
-                f"{type(self._loop).__name__}.filter_prompt failed on row {prompt.row_index}: "
-                f"{type(error).__name__}: {error}"
-            ) from error
+            hook = f"{type(self._loop).__name__}.filter_prompt"
+            raise HookError(f"{hook} raised {type(error).__name__}: {error}") from error
 
     async def _run_rollout(self, group: OpenGroup, index: int) -> None:
         context = self._runner.context(group, index)
@@ -222,7 +220,9 @@ class Generation:
             finished = await self._runner.run(group, context)
         except RunError:
             raise
-        except Exception as error:  # noqa: BLE001 - it costs this rollout, and is counted
+        except (Exception, asyncio.CancelledError, SystemExit) as error:
+            if was_cancelled(error):
+                raise
             self._admission.lose_rollout()
             self.fail(self._failures, f"{type(error).__name__}: {error}")
         else:

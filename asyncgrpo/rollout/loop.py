@@ -6,6 +6,7 @@ Subclass it, override what differs, and name the subclass in `rollout.loop`. All
 worker's event loop, `setup` before the first prompt and `close` at the end.
 """
 
+import inspect
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +26,8 @@ from asyncgrpo.rollout.sampler import Sampler
 from asyncgrpo.rollout.threads import in_daemon_thread
 from asyncgrpo.rollout.tool_schema import ToolSchema
 from asyncgrpo.rollout.tools import Toolbox, ToolUse
+
+_PLAIN_HOOKS = ("filter_prompt", "compute_advantages")  # whose result is used as it comes
 
 
 class LoopConfig(SimpleNamespace):
@@ -105,7 +108,9 @@ class AsyncRolloutLoop:
     @property
     def policy_name(self) -> str:
         """The served name of this rollout's policy, for whoever asks the server besides us."""
-        return self._sampler.policy_of(current_rollout()).name
+        rollout = current_rollout()
+        rollout.policy_is_used = True
+        return self._sampler.policy_of(rollout).name
 
     async def _converse(self, prompt: Messages, toolbox: Toolbox, use: ToolUse) -> Rollout:
         conversation = Conversation(list(prompt))
@@ -156,4 +161,9 @@ def loop_class(path: str | None) -> type[AsyncRolloutLoop]:
             f"rollout.loop: `{path}` is {found!r:.80}; expected a subclass of "
             "asyncgrpo.AsyncRolloutLoop"
         )
+    for name in _PLAIN_HOOKS:
+        if inspect.iscoroutinefunction(getattr(found, name)):
+            raise HookError(
+                f"rollout.loop: `{found.__name__}.{name}` is `async def`; expected a plain `def`"
+            )
     return found

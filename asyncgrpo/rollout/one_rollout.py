@@ -5,12 +5,13 @@ rent --reset--> the prompt, as this rollout sees it, and its tools
 """
 
 import time
+from typing import cast
 
-from asyncgrpo.errors import DataError
+from asyncgrpo.errors import DataError, HookError
 from asyncgrpo.metrics.values import Recorder
 from asyncgrpo.rollout.context import RolloutContext, enter_rollout
 from asyncgrpo.rollout.environments import Environments, Episode
-from asyncgrpo.rollout.group import Message, Messages
+from asyncgrpo.rollout.group import Message, Messages, Rollout
 from asyncgrpo.rollout.loop import AsyncRolloutLoop
 from asyncgrpo.rollout.open_group import FinishedRollout, OpenGroup
 from asyncgrpo.rollout.samples import draft_samples
@@ -75,7 +76,13 @@ class RolloutRunner:
                     "has no prompt; return the user's message"
                 )
         messages = [dict(message) for message in context.messages]  # a hook may change it
-        rollout = await self._loop.generate_one(messages, list(context.tools), group.group_id)
+        made = self._loop.generate_one(messages, list(context.tools), group.group_id)
+        rollout = cast("object", await made)  # a user's hook may return anything
+        if not isinstance(rollout, Rollout):
+            raise HookError(
+                f"{type(self._loop).__name__}.generate_one returned {rollout!r:.80}; expected an "
+                "asyncgrpo.Rollout"
+            )
         return FinishedRollout(
             index=context.rollout,
             rollout=rollout,

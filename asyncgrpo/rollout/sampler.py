@@ -3,9 +3,10 @@
     prompt_ids + RolloutContext  --TurnRequest-->  server  --Turn-->  TurnRecord
 
 The policy of a rollout is fixed at its first turn. A name the server does not know then (it was
-replaced in the meantime) is answered with the current one; later in a conversation it costs the
-rollout. A server that is down is waited for, `server.vllm_server_timeout` at most, by all
-rollouts together.
+replaced in the meantime) is answered with the current one; once a turn was made under it, or
+somebody was told it, that costs the rollout: no conversation changes policy part-way. A server
+that is down is waited for, `server.vllm_server_timeout` at most, by all rollouts together; a
+request that gets no answer in that time, while others do, costs its rollout.
 """
 
 import asyncio
@@ -56,7 +57,7 @@ class Sampler:
         self._max_model_len = known(config.server.max_model_len)
         self._server_timeout_s = config.server.vllm_server_timeout
         self._in_place = known(config.sync.backend) != "adapter"
-        self._down_since: float | None = None
+        self._answered_at = 0.0  # when the server last gave any answer
         self._sampling = sampling_params(config)
 
     async def turn(self, prompt_ids: TokenIds) -> TurnRecord:
@@ -83,7 +84,7 @@ class Sampler:
             rollout=rollout.rollout,
             turn=number,
         )
-        turn = await self._sample(rollout, prompt, max_tokens, seed, first=number == 0)
+        turn = await self._sample(rollout, prompt, max_tokens, seed)
         return self._record(prompt, turn)
 
     def policy_of(self, rollout: RolloutContext) -> PolicyName:
@@ -102,19 +103,27 @@ class Sampler:
         prompt: Int32[np.ndarray, "P"],
         max_tokens: int,
         seed: int,
-        *,
-        first: bool,
     ) -> Turn:
         while True:
             policy = self.policy_of(rollout)
             request = TurnRequest(policy.name, prompt, max_tokens, seed, self._sampling)
             try:
-                return await self._patiently(request)
+                turn = await self._patiently(request)
             except UnknownModelError:
-                if not first:
+                if rollout.policy_is_used:
                     raise
-                rollout.policy = await self._replacement(policy)
+                replacement = await self._replacement(policy)
+                if rollout.policy == policy:  # else a turn beside this one has done so
+                    rollout.policy = replacement
                 self._on_retry()
+            else:
+                if rollout.policy != policy:
+                    raise ServerError(
+                        f"turns side by side met `{policy.name}` as it was replaced; expected one "
+                        "policy for a whole rollout"
+                    )
+                rollout.policy_is_used = True
+                return turn
 
     async def _replacement(self, unknown: PolicyName) -> PolicyName:
         policy = await self._policy.other_than(unknown, timeout_s=NEXT_POLICY_TIMEOUT_S)
@@ -127,30 +136,33 @@ class Sampler:
 
     async def _patiently(self, request: TurnRequest) -> Turn:
         """Ask until a server is there to answer."""
-        wait_s = FIRST_WAIT_S
+        started, wait_s = time.monotonic(), FIRST_WAIT_S
         while True:
             try:
                 turn = await self._client.generate(request)
             except (EngineDeadError, UnreachableError) as error:
-                self._check_patience(error)
+                self._check_patience(error, started)
                 self._on_retry()
                 await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))
                 wait_s = min(2 * wait_s, LONGEST_WAIT_S)
             except ServerError:
-                self._down_since = None  # it answers, if not as it should
+                self._answered_at = time.monotonic()  # if not as it should
                 raise
             else:
-                self._down_since = None
+                self._answered_at = time.monotonic()
                 return turn
 
-    def _check_patience(self, error: ServerError) -> None:
-        now = time.monotonic()
-        if self._down_since is None:
-            self._down_since = now
-        if now - self._down_since > self._server_timeout_s:
+    def _check_patience(self, error: ServerError, started: float) -> None:
+        now, patience_s = time.monotonic(), self._server_timeout_s
+        if now - max(started, self._answered_at) > patience_s:
             raise RunError(
-                f"no server answered for {self._server_timeout_s:.0f} s "
-                f"(server.vllm_server_timeout); last: {error}"
+                f"no server answered for {patience_s:.0f} s (server.vllm_server_timeout); "
+                f"last: {error}"
+            ) from error
+        if now - started > patience_s:
+            raise ServerError(
+                f"a request got no answer for {patience_s:.0f} s (server.vllm_server_timeout) "
+                f"while others did; lower rollout.max_completion_length, or raise it: {error}"
             ) from error
 
     def _record(self, prompt: Int32[np.ndarray, "P"], turn: Turn) -> TurnRecord:

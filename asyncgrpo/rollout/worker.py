@@ -152,6 +152,7 @@ def _client(config: Config, recorder: Recorder) -> ServerClient:
     return ServerClient(
         known(config.server.urls)[0],
         api_key=os.environ.get(key_name) if key_name else None,
+        timeout_s=config.server.vllm_server_timeout,  # a long turn takes as long as it takes
         on_retry=lambda _: count_retry(recorder),
     )
 

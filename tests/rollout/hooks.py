@@ -111,6 +111,35 @@ class FailsOnOneRollout(AsyncRolloutLoop):
         return rollout
 
 
+class EndsInManyWays(AsyncRolloutLoop):
+    """One rollout of a group ends well; the others with what a user's code may raise."""
+
+    ends = (asyncio.CancelledError("agent"), SystemExit("agent"), KeyError("agent"), None, None)
+
+    async def generate_one(self, prompt, tools, group_id=0):
+        rollout = await super().generate_one(prompt, tools, group_id)
+        self.count = getattr(self, "count", 0) + 1
+        end = self.ends[self.count % 5]
+        if end is not None:
+            raise end
+        return rollout
+
+
+class ReturnsNothing(AsyncRolloutLoop):
+    async def generate_one(self, prompt, tools, group_id=0):
+        await super().generate_one(prompt, tools, group_id)
+
+
+class FilterFails(AsyncRolloutLoop):
+    def filter_prompt(self, row_index, row, epoch):
+        return row["target"] != 3 or row["level"] > 1
+
+
+class AsyncFilter(AsyncRolloutLoop):
+    async def filter_prompt(self, row_index, row, epoch):
+        return True
+
+
 class TwoTurns(AsyncRolloutLoop):
     """A conversation by hand: the reply, a word of the user's, another reply."""
 

@@ -46,3 +46,5 @@ def test_the_loop_is_a_subclass():
     for path in ("tests.rollout.hooks:always_one", "collections:OrderedDict"):
         with pytest.raises(HookError, match=r"a subclass of asyncgrpo\.AsyncRolloutLoop"):
             loop_class(path)
+    with pytest.raises(HookError, match=r"`AsyncFilter\.filter_prompt` is `async def`"):
+        loop_class("tests.rollout.hooks:AsyncFilter")

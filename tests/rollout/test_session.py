@@ -280,6 +280,31 @@ async def test_a_rollout_that_fails_for_good_costs_itself_only(server, data_path
         assert abs(sum(sample.advantage for sample in group.samples)) < 1e-6
 
 
+async def test_a_rollout_that_a_hook_cancels_or_exits_costs_itself_only(server, data_path, caplog):
+    cfg = config(data_path, server.url, [THREES], rollout={"loop": f"{HOOKS}:EndsInManyWays"})
+    trainer = await run(server, cfg, FakeTrainer(num_prompts=10))
+    assert len(trainer.resolved) == 10  # none is left open by a rollout that vanished
+    assert trainer.metrics["completions/mean_length"].weight == 10 * G * 2 / 5
+    assert "CancelledError: agent" in caplog.text
+    assert "SystemExit: agent" in caplog.text
+
+
+async def test_a_loop_that_returns_no_rollout_is_named(server, data_path):
+    rollout = {"loop": f"{HOOKS}:ReturnsNothing", "failure_budget": 0.05}
+    cfg = config(data_path, server.url, [THREES], rollout=rollout)
+    message = r"ReturnsNothing\.generate_one returned None; expected an asyncgrpo\.Rollout"
+    with pytest.raises(RunError, match=message):
+        await run(server, cfg, FakeTrainer(num_prompts=30))
+
+
+async def test_a_prompt_on_which_the_filter_fails_is_dropped_and_named(server, data_path, caplog):
+    cfg = config(data_path, server.url, [THREES], rollout={"loop": f"{HOOKS}:FilterFails"})
+    trainer = await run(server, cfg, FakeTrainer(num_prompts=10))
+    assert len(trainer.resolved) == 10
+    assert [drop.reason for drop in trainer.drops].count(DropReason.ERROR) == 1
+    assert "row 3: FilterFails.filter_prompt raised KeyError: 'level'" in caplog.text
+
+
 async def test_answers_that_are_no_answers_drop_the_group_with_reason_error(server, data_path):
     trainer = FakeTrainer(num_prompts=10, stop_after=10)
 
