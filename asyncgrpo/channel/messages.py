@@ -28,7 +28,7 @@ class DropReason(StrEnum):
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True):
-    """First message of a worker, and again after each reconnect."""
+    """First message of a worker process."""
 
     worker: int
     pid: int

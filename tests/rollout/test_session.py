@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import re
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -411,6 +413,22 @@ async def test_the_curriculum_of_the_documentation_runs_unchanged(server, data_p
     # Every rollout has a positive reward, so the second epoch has nothing left to learn.
     assert {drop.reason for drop in trainer.drops if drop.epoch == 1} == {DropReason.FILTERED}
     assert len([group for group in trainer.groups if group.epoch == 0]) > 1
+
+
+async def test_the_page_s_curriculum_runs_as_written(server, data_path, tmp_path):
+    page = (Path(__file__).parents[2] / "docs/loops.md").read_text()
+    (source,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "loops.py").write_text(source)
+    args = {"pass_rate_cap": 0.9, "brief_tokens": 8, "bonus": 0.5}
+    rollout = {"loop": f"{tmp_path / 'loops.py'}:Curriculum", "loop_args": args}
+    cfg = config(data_path, server.url, [f"{HOOKS}:first_token"], rollout=rollout)
+    trainer = FakeTrainer(num_prompts=30, allowance_tokens=1, consume=consume_at_once(1))
+    with pytest.raises(RunError, match="epoch 1: none of the 10 prompts"):
+        await run(server, cfg, trainer)
+    assert {drop.reason for drop in trainer.drops if drop.epoch == 1} == {DropReason.FILTERED}
+    # Every answer is brief: the bonus of `generate_one` is in every total.
+    total, judged = (mean(trainer, name) for name in ("reward", "rewards/first_token/mean"))
+    assert total == pytest.approx(judged + 0.5)
 
 
 async def test_an_epoch_that_is_rejected_whole_is_an_error(server, data_path):
