@@ -52,6 +52,12 @@ def attention_softcap(config: Config) -> float | None:
     return float(cap) if isinstance(cap, int | float) else None
 
 
+def vocabulary_size(config: Config) -> int | None:
+    """Tokens that the model knows; None where it does not say, or is not here."""
+    size = _model_config(config).get("vocab_size")
+    return size if isinstance(size, int) else None
+
+
 def _model_config(config: Config) -> dict[str, Any]:
     """The text model's part of its config.json; empty for a model that is not on this machine."""
     file = _config_file(config.model.name_or_path, config.model.revision)

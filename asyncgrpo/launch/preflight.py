@@ -23,7 +23,7 @@ from pathlib import Path
 
 from asyncgrpo import rewards
 from asyncgrpo.config import Config, known
-from asyncgrpo.config.facts import attention_softcap
+from asyncgrpo.config.facts import attention_softcap, vocabulary_size
 from asyncgrpo.errors import ConfigError
 from asyncgrpo.launch import model_folder, prompts_file, reward_columns, tool_source
 from asyncgrpo.launch.machine import cpu_cores, cuda_count, is_free
@@ -76,6 +76,7 @@ def _input_problems(config: Config) -> Iterator[str]:
     yield from tool_source.problems(config.rollout.tools, environment_paths(config))
     yield from model_folder.problems(config)
     yield from _softcap_problems(config)
+    yield from _vocabulary_problems(config)
     has_environments = config.rollout.environments is not None
     looked = prompts_file.look(config.data, environment_prompts=has_environments)
     if looked.problem is not None:
@@ -214,6 +215,21 @@ def _softcap_problems(config: Config) -> Iterator[str]:
             f"model.attn_backend: got varlen, and {config.model.name_or_path} caps its attention "
             f"scores at {cap:g}, which varlen cannot; use auto, sdpa or flash_attn"
         )
+
+
+def _vocabulary_problems(config: Config) -> Iterator[str]:
+    """More tokens than there are: vLLM's engine dies of such a request."""
+    size = vocabulary_size(config)
+    asked = {
+        "rollout.top_k": config.rollout.top_k,
+        "loss.num_sampler_logprobs": config.loss.requested_logprobs,
+    }
+    for key, count in asked.items():
+        if size is not None and count > size:
+            yield (
+                f"{key}: got {count}, and {config.model.name_or_path} has {size} tokens; "
+                "expected at most as many"
+            )
 
 
 def _device_problems(key: str, devices: tuple[int, ...]) -> Iterator[str]:

@@ -19,6 +19,7 @@ import contextlib
 import json
 import logging
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -137,7 +138,7 @@ def tests_of(value: object, column: str) -> Tests:
         with contextlib.suppress(ValueError):  # a Python text that begins with a bracket
             value = json.loads(value)
     if isinstance(value, str) and value.strip():
-        return Asserts((value,))
+        return _asserts((value,), column)
     if isinstance(value, Mapping):
         fields = cast("Mapping[str, Any]", value)
         inputs, outputs = _texts(fields.get("inputs")), _texts(fields.get("outputs"))
@@ -146,7 +147,7 @@ def tests_of(value: object, column: str) -> Tests:
     elif isinstance(value, (list, tuple)) and value:
         entries = cast("Sequence[Any]", value)
         if all(isinstance(entry, str) for entry in entries):
-            return Asserts(tuple(entries))
+            return _asserts(tuple(entries), column)
         if all(isinstance(entry, Mapping) and {"input", "output"} <= {*entry} for entry in entries):
             return Runs(
                 tuple(_text(entry["input"]) for entry in entries),
@@ -156,6 +157,20 @@ def tests_of(value: object, column: str) -> Tests:
         f"code_reward: the column `{column}` holds {value!r:.80}; expected Python tests (a text, "
         "or a list of them), or pairs of `input` and `output`"
     )
+
+
+def _asserts(tests: tuple[str, ...], column: str) -> Tests:
+    """Tests that are Python: with others no program could pass, and nobody would be told."""
+    for test in tests:
+        try:
+            with warnings.catch_warnings(action="ignore"):  # of what a test escapes in its texts
+                compile(test, "<test>", "exec")
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            raise HookError(
+                f"code_reward: the column `{column}` holds {test!r:.80}, which is not Python: "
+                f"{error}"
+            ) from error
+    return Asserts(tests)
 
 
 def _texts(values: object) -> tuple[str, ...]:

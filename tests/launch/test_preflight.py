@@ -158,6 +158,26 @@ def test_varlen_for_a_model_with_soft_capped_attention_is_told_before_it_loads(
     preflight.check_inputs(configuration(tmp_path, model=model))
 
 
+@pytest.mark.parametrize(
+    ("sections", "key"),
+    [
+        ({"rollout": {"top_k": 33}}, r"rollout\.top_k"),
+        ({"loss": {"num_sampler_logprobs": 33}}, r"loss\.num_sampler_logprobs"),
+    ],
+)
+def test_more_tokens_than_the_model_knows_are_refused(tmp_path: Path, sections: dict, key: str):
+    for file in ("model.bin", "tokenizer.json", "chat_template.jinja"):
+        (tmp_path / file).write_text("")
+    model = {"name_or_path": str(tmp_path)}
+    (tmp_path / "config.json").write_text(json.dumps({"vocab_size": 32}))
+    with pytest.raises(
+        ConfigError, match=rf"{key}: got 33, and .* has 32 tokens; expected at most"
+    ):
+        preflight.check_inputs(configuration(tmp_path, model=model, **sections))
+    (tmp_path / "config.json").write_text(json.dumps({"text_config": {"vocab_size": 33}}))
+    preflight.check_inputs(configuration(tmp_path, model=model, **sections))
+
+
 def test_more_trainer_processes_than_a_machine_runs_are_refused(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(preflight, "cpu_cores", lambda: 2)
     preflight.check(configuration(tmp_path, trainer={"nproc_per_node": 8}), launch_server=False)

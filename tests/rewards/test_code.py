@@ -72,6 +72,12 @@ async def test_a_row_without_tests_is_named(value):
         parsed(value, "tests")
 
 
+@pytest.mark.parametrize("value", ["assert f(2 ==", ["assert f(1)", "[1, 2"], "a\0"])
+def test_a_test_that_is_no_python_is_named(value):
+    with pytest.raises(HookError, match=r"column `tests` holds .*, which is not Python: "):
+        parsed(value, "tests")
+
+
 async def test_the_column_is_the_recipes():
     with pytest.raises(HookError, match="needs a column `tests`"):
         await code_reward([said(ADD)], test_list=[ADDS])
