@@ -17,7 +17,7 @@ import torch.distributed as dist
 from peft import PeftModel
 from peft.tuners.lora import Embedding as LoraEmbedding
 from peft.tuners.lora import Linear as LoraLinear
-from peft.tuners.lora.layer import LoraLayer
+from peft.tuners.lora.layer import LoraLayer, ParamWrapper
 from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils import get_peft_model_state_dict
 from peft.utils.other import AuxiliaryTrainingWrapper, ModulesToSaveWrapper
@@ -151,11 +151,22 @@ def _lora_entries(name: str, layer: BaseTunerLayer) -> Iterator[_Entry]:
     if not isinstance(layer, LoraLayer) or layer.merged:
         raise _unmergeable(name, layer)
     base_layer: nn.Module = layer.get_base_layer()
+    adapters = _adapters(layer)
     for suffix, parameter in base_layer.named_parameters():
-        if suffix == "weight":
-            yield _merged_entry(f"{name}.weight", layer, parameter)
+        if suffix in adapters:
+            yield _merged_entry(f"{name}.{suffix}", adapters[suffix], parameter)
         else:
             yield _Entry(f"{name}.{suffix}", (parameter,), _unchanged, parameter.requires_grad)
+
+
+def _adapters(layer: LoraLayer) -> dict[str, LoraLayer]:
+    """By parameter: of routers and experts, which are no linear modules, peft wraps one by one."""
+    adapters: dict[str, LoraLayer] = {}
+    wrapper: Any = layer
+    while isinstance(wrapper, ParamWrapper):
+        adapters[wrapper.parameter_name] = wrapper
+        wrapper = wrapper.base_layer
+    return adapters or {"weight": layer}
 
 
 def _merged_entry(name: str, layer: LoraLayer, weight: Tensor) -> _Entry:
@@ -170,6 +181,12 @@ def _merged_entry(name: str, layer: LoraLayer, weight: Tensor) -> _Entry:
         norm = merged.norm(dim=0 if transposed else 1, keepdim=True)
         return (merged * magnitude.float().reshape(norm.shape) / norm).to(W.dtype)
 
+    def with_experts(W: Tensor, A: Tensor, B: Tensor) -> Tensor:
+        delta = _expert_delta(A, B, W.shape[0], transposed=transposed)
+        return (W.float() + scale * delta).to(W.dtype)
+
+    if isinstance(layer, ParamWrapper) and layer.num_experts > 1:
+        return _Entry(name, (weight, *factors), with_experts, changed=True)
     if ADAPTER not in layer.lora_magnitude_vector:
         return _Entry(name, (weight, *factors), with_adapter, changed=True)
     if isinstance(layer, LoraEmbedding):
@@ -182,10 +199,22 @@ def _factors(name: str, layer: LoraLayer) -> tuple[bool, tuple[Tensor, Tensor]]:
     """Whether W lies transposed, as in embeddings and Conv1D layers, and the factors A and B."""
     if isinstance(layer, LoraEmbedding):
         return True, (layer.lora_embedding_A[ADAPTER], layer.lora_embedding_B[ADAPTER])
-    if not isinstance(layer, LoraLinear) or layer.lora_bias[ADAPTER]:
+    if not isinstance(layer, LoraLinear | ParamWrapper) or layer.lora_bias[ADAPTER]:
         raise _unmergeable(name, layer)
     factors = (layer.lora_A[ADAPTER].weight, layer.lora_B[ADAPTER].weight)
-    return bool(layer.fan_in_fan_out), cast("tuple[Tensor, Tensor]", factors)
+    if isinstance(layer, LoraLinear):
+        transposed = bool(layer.fan_in_fan_out)
+    else:  # experts lie as [E, in, out], or with features swapped as [E, out, in]
+        swapped = layer._did_swap_in_out_features  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        transposed = layer.num_experts > 1 and not swapped
+    return transposed, cast("tuple[Tensor, Tensor]", factors)
+
+
+def _expert_delta(A: Tensor, B: Tensor, num_experts: int, *, transposed: bool) -> Tensor:
+    """B A of each expert in float32, from factors as peft stacks them: A by expert, B by rank."""
+    A_eri = A.float().reshape(num_experts, -1, A.shape[1])
+    B_ore = B.float().reshape(B.shape[0], -1, num_experts)
+    return torch.einsum("ore,eri->eio" if transposed else "ore,eri->eoi", B_ore, A_eri)
 
 
 def _merge(W: Tensor, A: Tensor, B: Tensor, scale: float, *, transposed: bool) -> Tensor:

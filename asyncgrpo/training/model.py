@@ -56,9 +56,13 @@ class Policy:
     @property
     def vocab_size(self) -> int:
         """Rows of the embedding: ids the model takes, whether the tokenizer uses them or not."""
-        embedding = self.model.get_input_embeddings()
-        assert isinstance(embedding, nn.Embedding)
-        return embedding.num_embeddings
+        return num_embeddings(self.model)
+
+
+def num_embeddings(model: PreTrainedModel | PeftModel) -> int:
+    """Rows of the input embedding, which may have an adapter around it."""
+    weight: Any = model.get_input_embeddings().weight
+    return int(weight.shape[0])
 
 
 def compute_dtype(config: Config) -> torch.dtype | None:
@@ -282,7 +286,9 @@ def _head_refused(key: str) -> ConfigError:
 
 
 def _decoder_layers(decoder: nn.Module, model: ModelConfig) -> tuple[nn.Module, ...]:
-    layers = getattr(decoder, "layers", None)
+    """Its `layers`; of a model with another word for them, the one list of modules it has."""
+    lists = [child for child in decoder.children() if isinstance(child, nn.ModuleList)]
+    layers = getattr(decoder, "layers", lists[0] if len(lists) == 1 else None)
     if not isinstance(layers, nn.ModuleList):
         raise ConfigError(
             f"model.name_or_path: {type(decoder).__name__} of {model.name_or_path!r} has no "

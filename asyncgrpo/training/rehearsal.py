@@ -23,6 +23,7 @@ from asyncgrpo.packing.row import build_row
 from asyncgrpo.records import Sample, SampleKey
 from asyncgrpo.training.architecture import unwrap_peft
 from asyncgrpo.training.forward import PolicyModel
+from asyncgrpo.training.model import num_embeddings
 from asyncgrpo.training.row_tensors import RowTensors
 
 KEY: Final = "model.name_or_path"
@@ -90,8 +91,7 @@ def rehearse(model: nn.Module, device: torch.device) -> None:
 
 def _samples(causal_lm: PreTrainedModel) -> list[Sample]:
     """Two sequences of one beginning, without tokens that mean something of their own."""
-    embedding = cast("nn.Embedding", causal_lm.get_input_embeddings())
-    vocabulary = np.arange(embedding.num_embeddings, dtype=np.int32)
+    vocabulary = np.arange(num_embeddings(causal_lm), dtype=np.int32)
     allowed = np.setdiff1d(vocabulary, list(_special_ids(causal_lm.config.to_dict())))
     rng = np.random.default_rng(0)
     shared = rng.choice(allowed, NUM_SHARED)

@@ -72,3 +72,34 @@ def test_an_adapter_beside_the_experts_publishes_only_what_it_changes(model, tmp
         for name in ("q_proj", "o_proj")
     }
     assert not any(".experts." in name for name in found)
+
+
+SQUARE = EXPERTS | {"moe_intermediate_size": 16}  # no shape tells an expert from its transpose
+
+
+@pytest.mark.filterwarnings("ignore:The following (rank|alpha)_pattern")  # peft, of its own keys
+@pytest.mark.parametrize("rank", [1, 4])
+@pytest.mark.parametrize(
+    "config",
+    [*CONFIGS.values(), Qwen3MoeConfig(**TINY, **SQUARE, head_dim=8)],
+    ids=[*CONFIGS, "square experts"],
+)
+def test_an_adapter_on_routers_and_experts_is_merged_as_peft_merges_it(
+    config: PretrainedConfig, rank: int, tmp_path: Path
+):
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config)
+    before = saved(model, tmp_path / "before")
+    adapted = get_peft_model(model, LoraConfig(r=rank, target_modules="all-linear"))
+    for name, parameter in adapted.named_parameters():
+        if "lora_" in name:
+            torch.nn.init.normal_(parameter)
+    found = full_tensors(adapted)
+    expected = saved(adapted.merge_and_unload(), tmp_path / "merged")
+    changed = {name for name in expected if not torch.equal(expected[name], before[name])}
+    assert any("expert" in name for name in changed)
+    if config.model_type != "qwen2_moe":  # of which peft takes the shared expert alone
+        assert any(name.endswith(".gate.weight") for name in changed)
+    assert changed <= found.keys()
+    for name, tensor in found.items():
+        torch.testing.assert_close(tensor, expected[name], rtol=1e-5, atol=1e-5, msg=name)

@@ -1,5 +1,6 @@
 """A model that a packed row cannot train is refused before training, by name."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,8 +18,10 @@ from transformers import (
 )
 
 from asyncgrpo.errors import ConfigError
+from asyncgrpo.training.model import load_policy, num_embeddings
 from asyncgrpo.training.rehearsal import rehearse
 from asyncgrpo.training.tree_attention import ATTENTION_NAME
+from tests.training.fixtures import VOCAB, add_tokenizer, resolved
 from tests.training.test_packed_row import CONFIGS, TINY
 
 CPU = torch.device("cpu")
@@ -75,6 +78,18 @@ def test_attention_dropout_is_found_before_training_too():
         rehearse(random_model(config), CPU)
 
 
+def test_a_model_with_another_word_for_its_layers_trains(tmp_path: Path):
+    """GPT-2's are `h`."""
+    sizes = {"vocab_size": VOCAB, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 128}
+    quiet = {"attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0}
+    random_model(GPT2Config(**sizes, eos_token_id=1, bos_token_id=1)).save_pretrained(tmp_path)
+    config = resolved(add_tokenizer(tmp_path), tmp_path / "run", model={"init_kwargs": quiet})
+    policy = load_policy(config, None, CPU)
+    assert len(policy.layers) == 3
+    assert policy.vocab_size == VOCAB
+    rehearse(policy.model, CPU)
+
+
 def test_the_dropout_of_an_adapter_is_the_users_choice():
     adapter = LoraConfig(r=4, lora_dropout=0.5, target_modules=["q_proj"], init_lora_weights=False)
     model = get_peft_model(random_model(LlamaConfig(**TINY)), adapter)
@@ -82,6 +97,13 @@ def test_the_dropout_of_an_adapter_is_the_users_choice():
     dropouts = [m for m in model.modules() if isinstance(m, torch.nn.Dropout) and m.p]
     assert dropouts
     assert all(module.training for module in dropouts)
+
+
+def test_an_adapter_on_the_embedding_hides_no_token_from_it():
+    model = random_model(LlamaConfig(**TINY))
+    adapted = get_peft_model(model, LoraConfig(r=4, target_modules=["embed_tokens"]))
+    assert num_embeddings(adapted) == TINY["vocab_size"]
+    rehearse(adapted, CPU)
 
 
 def test_weights_that_are_not_finite_are_told():
