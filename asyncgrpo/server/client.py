@@ -117,8 +117,9 @@ class ServerClient:
         self._retries = retries or Retries()
         self._on_retry = on_retry
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self._pooled = _http_client(headers, timeout_s, keep_alive=True)
-        self._fresh = _http_client(headers, timeout_s, keep_alive=False)
+        self._headers = headers
+        self._pooled: aiohttp.ClientSession | None = None  # it is made on the loop that uses it
+        self._fresh = _http_client(headers, timeout_s)
 
     async def __aenter__(self) -> Self:
         return self
@@ -133,7 +134,8 @@ class ServerClient:
 
     async def aclose(self) -> None:
         """Close all connections."""
-        await self._pooled.aclose()
+        if self._pooled is not None:
+            await self._pooled.close()
         await self._fresh.aclose()
 
     # Turns
@@ -153,7 +155,7 @@ class ServerClient:
         """Sample one turn through `endpoint`, without another try."""
         codec = _CODECS[endpoint]
         body = codec.encode(request, candidates)
-        answer = await self._send(self._pooled, "POST", endpoint.value, body, codec.content_type)
+        answer = await self._post(endpoint.value, body, codec.content_type)
         return codec.decode(answer, request.sampling, candidates)
 
     async def prompt_logprobs(
@@ -163,7 +165,7 @@ class ServerClient:
         body = prompt_logprobs_request(policy, token_ids)
 
         async def score() -> Float32[np.ndarray, "n"]:
-            answer = await self._send(self._pooled, "POST", Endpoint.COMPLETIONS.value, body)
+            answer = await self._post(Endpoint.COMPLETIONS.value, body, _JSON)
             return prompt_logprobs_answer(answer, token_ids)
 
         return await self._patiently(score)
@@ -332,6 +334,22 @@ class ServerClient:
                 raise  # it may still be at work
             return await self._send(self._fresh, method, path, content)
 
+    async def _post(self, path: str, content: bytes, content_type: str) -> bytes:
+        """A turn's request, over a pooled connection; aiohttp alone, for half the CPU of httpx."""
+        if self._pooled is None:
+            self._pooled = _pooled_session(self._headers, self._timeout_s)
+        headers = {"Content-Type": content_type}
+        try:
+            async with self._pooled.post(
+                self.base_url + path, data=content, headers=headers, allow_redirects=False
+            ) as response:
+                answer = await response.read()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise unreachable(self.base_url, path, error, self._timeout_s) from error
+        if response.status != HTTPStatus.OK:
+            raise failure(self.base_url, path, response.status, answer)
+        return answer
+
     async def _send(
         self,
         http: httpx.AsyncClient,
@@ -352,17 +370,20 @@ class ServerClient:
         return response.content
 
 
-def _http_client(
-    headers: Mapping[str, str], timeout_s: float, *, keep_alive: bool
-) -> httpx.AsyncClient:
-    def session() -> aiohttp.ClientSession:
+def _pooled_session(headers: Mapping[str, str], timeout_s: float) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
         # limit=0: aiohttp would otherwise queue whatever exceeds 100 requests in flight.
-        connector = (
-            aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_S)
-            if keep_alive
-            else aiohttp.TCPConnector(limit=0, force_close=True)
-        )
-        return aiohttp.ClientSession(connector=connector)
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_S),
+        headers=dict(headers),
+        timeout=aiohttp.ClientTimeout(sock_read=timeout_s, sock_connect=HEALTH_TIMEOUT_S),
+    )
+
+
+def _http_client(headers: Mapping[str, str], timeout_s: float) -> httpx.AsyncClient:
+    """One whose every request opens a connection of its own."""
+
+    def session() -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, force_close=True))
 
     return httpx.AsyncClient(
         transport=AiohttpTransport(client=session),

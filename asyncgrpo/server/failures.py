@@ -9,6 +9,7 @@ connection errors, timeouts, 429 and 5xx. Another 4xx is our mistake and stays o
 
 from http import HTTPStatus
 
+import aiohttp
 import httpx
 import msgspec
 
@@ -103,9 +104,9 @@ def is_transient(error: BaseException) -> bool:
     return isinstance(error, UnreachableError)
 
 
-def unreachable(url: str, path: str, error: httpx.TransportError, timeout_s: float) -> ServerError:
+def unreachable(url: str, path: str, error: Exception, timeout_s: float) -> ServerError:
     """The error for a request that got no answer."""
-    if isinstance(error, httpx.ReadTimeout):
+    if isinstance(error, (httpx.ReadTimeout, aiohttp.SocketTimeoutError)):
         return UnreachableError(f"{url}{path} did not answer within {timeout_s:g} s")
     reason = str(error) or type(error).__name__
     return UnreachableError(f"{url}{path} did not answer ({reason}); is the server running?")
