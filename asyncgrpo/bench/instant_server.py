@@ -76,9 +76,10 @@ def _wait(process: subprocess.Popen[bytes], port: int) -> None:
 def _columns(tokens: int, num_top: int) -> tuple[list[int], list[list[int]], list[list[float]]]:
     """Output ids; for each position the sampled token and the top ones, with their logprobs."""
     draw = np.random.default_rng(0)
-    ids = draw.integers(FIRST_ID, LAST_ID, (tokens, num_top + 1))
+    ids = draw.integers(FIRST_ID, LAST_ID - num_top, (tokens, 1)) + np.arange(num_top + 1)
     ids[-1, 0] = END
-    logprobs = -np.sort(draw.exponential(2.0, (tokens, num_top + 1)), axis=1)
+    # The sampled token is the least likely of them, so the others are the top ones.
+    logprobs = np.roll(-np.sort(draw.exponential(2.0, (tokens, num_top + 1)), axis=1), 1, axis=1)
     return ids[:, 0].tolist(), ids.tolist(), logprobs.tolist()
 
 

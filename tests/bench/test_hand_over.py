@@ -1,0 +1,18 @@
+"""B5: what arrives is what was sent, and both sides' CPU is judged together."""
+
+import pytest
+
+from asyncgrpo.bench import hand_over
+from asyncgrpo.bench.hand_over import Cost, figures
+
+
+def test_the_bar_is_for_both_sides_together():
+    both, worker, trainer = figures([Cost(50e-6, 100e-6), Cost(50e-6, 200e-6), Cost(60e-6, 90e-6)])
+    assert both.value == pytest.approx(1 / 150e-6)
+    assert both.passed
+    assert (worker.value, trainer.value) == (pytest.approx(50), pytest.approx(100))
+
+
+def test_every_sample_arrives():
+    cost = hand_over._hand_over()  # asserts that every sample arrived
+    assert min(cost) > 0
