@@ -43,3 +43,20 @@ class CheckpointError(UserError):
 
 class RunError(UserError):
     """The run could not go on; the message names the first failure."""
+
+
+MOST_CHARACTERS = 2000
+
+
+def said(error: BaseException) -> str:
+    """What somebody else's error says, of a length that logs and messages can hold.
+
+    >>> said(KeyError("answer"))
+    "KeyError: 'answer'"
+    """
+    try:
+        words = str(error)
+    except Exception as worse:  # noqa: BLE001 - an error's own words are its author's code
+        words = f"(it cannot be printed: {type(worse).__name__})"
+    cut = words if len(words) <= MOST_CHARACTERS else f"{words[:MOST_CHARACTERS]}..."
+    return f"{type(error).__name__}: {cut}"

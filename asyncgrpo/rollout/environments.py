@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from asyncgrpo.errors import ConfigError, DataError, HookError, ServerError
+from asyncgrpo.errors import ConfigError, DataError, HookError, ServerError, said
 from asyncgrpo.metrics.values import Recorder
 from asyncgrpo.rollout.environment_kind import COLUMN, GET_REWARD, RESET, EnvironmentKind
 from asyncgrpo.rollout.imports import load_object
@@ -157,9 +157,7 @@ class Environments:
                     f"environment `{kind.name}`: {what} took longer than "
                     f"rollout.environment_timeout_s = {self._timeout_s:g}"
                 ) from error
-            raise HookError(
-                f"environment `{kind.name}`: {what} raised {type(error).__name__}: {error}"
-            ) from error
+            raise HookError(f"environment `{kind.name}`: {what} raised {said(error)}") from error
 
 
 def load_environments(

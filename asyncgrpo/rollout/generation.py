@@ -18,7 +18,7 @@ from jaxtyping import Int32
 
 from asyncgrpo.channel.messages import DropReason, EpochEmpty, PromptDropped
 from asyncgrpo.channel.shares import Share
-from asyncgrpo.errors import DataError, HookError, RunError
+from asyncgrpo.errors import DataError, HookError, RunError, said
 from asyncgrpo.metrics.values import Recorder
 from asyncgrpo.rollout.admission import Admission
 from asyncgrpo.rollout.chat import Chat
@@ -211,7 +211,7 @@ class Generation:
             return bool(self._loop.filter_prompt(prompt.row_index, prompt.row, prompt.epoch))
         except Exception as error:
             hook = f"{type(self._loop).__name__}.filter_prompt"
-            raise HookError(f"{hook} raised {type(error).__name__}: {error}") from error
+            raise HookError(f"{hook} raised {said(error)}") from error
 
     async def _run_rollout(self, group: OpenGroup, index: int) -> None:
         context = self._runner.context(group, index)
@@ -224,7 +224,7 @@ class Generation:
             if was_cancelled(error):
                 raise
             self._admission.lose_rollout()
-            self.fail(self._failures, f"{type(error).__name__}: {error}")
+            self.fail(self._failures, said(error))
         else:
             group.finished.append(finished)
             rollout, drafts = finished.rollout, finished.drafts

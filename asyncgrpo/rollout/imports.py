@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from asyncgrpo.errors import HookError
+from asyncgrpo.errors import HookError, said
 
 
 def load_object(path: str, *, key: str) -> Any:
@@ -48,7 +48,7 @@ def _load_module(module_path: str, *, key: str) -> ModuleType:
             ) from error
         raise HookError(f"{key}: importing `{module_path}` failed: {error}") from error
     except (Exception, SystemExit) as error:
-        raise HookError(f"{key}: importing `{module_path}` failed: {_say(error)}") from error
+        raise HookError(f"{key}: importing `{module_path}` failed: {said(error)}") from error
 
 
 def _load_file(file: Path, *, key: str) -> ModuleType:
@@ -68,14 +68,10 @@ def _load_file(file: Path, *, key: str) -> ModuleType:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # a script may exit where nothing guards its end
         del sys.modules[module_name]
-        raise HookError(f"{key}: loading `{file}` failed: {_say(error)}") from error
+        raise HookError(f"{key}: loading `{file}` failed: {said(error)}") from error
     return module
 
 
 def _names(module: ModuleType) -> str:
     public = sorted(name for name in vars(module) if not name.startswith("_"))
     return f"it has {', '.join(public[:12]) or 'no public name'}"
-
-
-def _say(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"

@@ -9,7 +9,7 @@ from typing import Any
 
 from asyncgrpo.channel.shares import ALONE, Share
 from asyncgrpo.config import Config
-from asyncgrpo.errors import ConfigError, HookError, UserError
+from asyncgrpo.errors import ConfigError, HookError, UserError, said
 from asyncgrpo.rollout.chat import Chat, Tokenizer
 from asyncgrpo.rollout.environments import load_environments
 from asyncgrpo.rollout.loop import AsyncRolloutLoop, loop_class
@@ -104,6 +104,6 @@ def make_loop(inputs: Inputs, sampler: Sampler) -> AsyncRolloutLoop:
         raise
     except Exception as error:
         raise HookError(
-            f"{inputs.loop_class.__name__} cannot be built ({type(error).__name__}: {error}); "
+            f"{inputs.loop_class.__name__} cannot be built ({said(error)}); "
             "make what it needs in `setup`, not in `__init__`"
         ) from error

@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from asyncgrpo.channel.messages import DropReason, PromptDropped
-from asyncgrpo.errors import HookError, RunError
+from asyncgrpo.errors import HookError, RunError, said
 from asyncgrpo.metrics.values import Recorder
 from asyncgrpo.rollout.admission import Admission
 from asyncgrpo.rollout.advantages import has_signal, total_rewards
@@ -114,7 +114,7 @@ class Resolution:
         try:
             advantages_G = np.asarray(self._loop.compute_advantages(group), np.float64)
         except Exception as error:
-            raise HookError(f"{hook} raised {type(error).__name__}: {error}") from error
+            raise HookError(f"{hook} raised {said(error)}") from error
         if advantages_G.shape != (len(group.rollouts),):
             raise HookError(
                 f"{hook} returned shape {advantages_G.shape}; expected one number for each of "

@@ -27,7 +27,7 @@ from asyncgrpo.channel.messages import (
     ToWorker,
 )
 from asyncgrpo.config import known
-from asyncgrpo.errors import HookError, ServerError
+from asyncgrpo.errors import HookError, ServerError, said
 from asyncgrpo.metrics.sinks import EventLog
 from asyncgrpo.metrics.values import Recorder
 from asyncgrpo.rollout.admission import Admission
@@ -171,9 +171,7 @@ class Session:
         try:
             await self._loop.setup()
         except Exception as error:
-            raise HookError(
-                f"{type(self._loop).__name__}.setup raised {type(error).__name__}: {error}"
-            ) from error
+            raise HookError(f"{type(self._loop).__name__}.setup raised {said(error)}") from error
 
     async def _close(self) -> None:
         """Let the user's loop release what it holds; it cannot spoil the end of a run."""

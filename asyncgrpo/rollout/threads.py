@@ -18,6 +18,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import cache
 from typing import Any, ParamSpec, TypeVar
 
+from asyncgrpo.errors import said
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -100,7 +102,7 @@ def _harmless(error: BaseException) -> Exception:
     """The same as an error that ends neither the process nor a task, and that a future carries."""
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
-    return RuntimeError(f"{type(error).__name__}: {error}")
+    return RuntimeError(said(error))
 
 
 async def _awaited(result: Awaitable[T]) -> T:

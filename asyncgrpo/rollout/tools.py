@@ -20,7 +20,7 @@ from enum import StrEnum
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from asyncgrpo.errors import HookError
+from asyncgrpo.errors import HookError, said
 from asyncgrpo.rollout.group import Message
 from asyncgrpo.rollout.imports import load_object
 from asyncgrpo.rollout.reply_parsing import SHOWN_CHARACTERS, BadCall, ToolCall
@@ -124,7 +124,7 @@ class Toolbox:
                     f"tool `{call.name}` took longer than rollout.tool_timeout_s = "
                     f"{self._timeout_s:g}"
                 ) from error
-            return CallOutcome.FAILED, _error(f"{type(error).__name__}: {error}")
+            return CallOutcome.FAILED, _error(said(error))
 
 
 _schemas: "WeakKeyDictionary[ToolFunction, ToolSchema]" = WeakKeyDictionary()

@@ -17,6 +17,7 @@ from asyncgrpo.channel.messages import DropReason, GroupReady, PromptDropped
 from asyncgrpo.errors import RunError
 from tests.fake_vllm import FakeServer, FakeState
 from tests.rollout.fakes import FakeTrainer, config, run, write_prompts
+from tests.rollout.tool_functions import SilentError
 
 HERE = __name__
 G = 4
@@ -36,6 +37,10 @@ def fails(completion_ids, target, how, **kwargs):
             raise KeyError("no such answer")
         if how == "hangs":
             time.sleep(3600)
+        if how == "cannot be printed":
+            raise SilentError
+        if how == "says a lot":
+            raise ValueError("no " * 10**6)
         return {"short": rewards[:-1], "none": None, "text": ["good"] * G}[how]
     return rewards
 
@@ -146,6 +151,8 @@ async def test_above_the_budget_the_run_ends_with_the_commonest_reason(
 
 REWARD_FAULTS = [
     ("fails", "raises", "raised KeyError: 'no such answer'"),
+    ("fails", "cannot be printed", "raised SilentError: (it cannot be printed: ValueError)"),
+    ("fails", "says a lot", "raised ValueError: no no no"),
     ("fails", "hangs", "took longer than its timeout_s of 0.5"),
     ("fails_async", "hangs", "took longer than its timeout_s of 0.5"),
     ("fails", "short", "returned 3 rewards; expected a list of 4"),
@@ -168,6 +175,7 @@ async def test_a_reward_that_fails_costs_its_group_and_is_named_with_the_row(
     assert lost(trainer) == 0
     messages = [record.message for record in caplog.records if "is dropped" in record.message]
     assert len(messages) == 1
+    assert len(messages[0]) < 3000
     assert messages[0].startswith(f"row 5 is dropped: reward `{function}` {said}")
 
 

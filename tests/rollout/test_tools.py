@@ -112,12 +112,19 @@ async def test_a_result_is_a_message_that_names_its_tool():
         (ToolCall("ends_the_process", {}), CallOutcome.FAILED, "SystemExit"),
         (ToolCall("ends_the_loop", {}), CallOutcome.FAILED, "SystemExit: 3"),
         (ToolCall("of_itself", {}), CallOutcome.FAILED, "Circular reference"),
+        (ToolCall("says_nothing", {}), CallOutcome.FAILED, "SilentError: (it cannot be printed"),
         (ToolCall("subtract", {}), CallOutcome.UNKNOWN, "no tool `subtract`; there are: divide,"),
         (BadCall("{x", "not valid JSON"), CallOutcome.MALFORMED, "`{x` cannot be read: not valid"),
     ],
 )
 async def test_a_failure_is_a_message_that_the_model_sees(call, outcome, error):
-    box = toolbox(tools.divide, tools.ends_the_process, tools.ends_the_loop, tools.of_itself)
+    box = toolbox(
+        tools.divide,
+        tools.ends_the_process,
+        tools.ends_the_loop,
+        tools.of_itself,
+        tools.says_nothing,
+    )
     (content,), use = await answered(box, call)
     assert error in json.loads(content)["error"]
     assert use.calls[0].outcome is outcome

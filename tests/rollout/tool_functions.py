@@ -160,4 +160,16 @@ def of_itself() -> list:
     return endless
 
 
+class SilentError(Exception):
+    """An error that fails when it is asked what it says."""
+
+    def __str__(self):
+        raise ValueError("no words")
+
+
+def says_nothing() -> None:
+    """Raise what cannot be printed."""
+    raise SilentError
+
+
 NOT_A_TOOL = 3
