@@ -28,6 +28,7 @@ from asyncgrpo.errors import ConfigError
 from asyncgrpo.launch import model_folder, prompts_file, reward_columns, tool_source
 from asyncgrpo.launch.machine import cpu_cores, cuda_count, is_free
 from asyncgrpo.rewards.sandbox.confine import missing
+from asyncgrpo.rollout.environment_kind import COLUMN
 
 WEIGHT_FILES = ("*.safetensors", "*.bin", "*.gguf")
 SMALLEST_SPACE = 256 * 2**20  # bytes: logs, metrics, adapters
@@ -83,6 +84,7 @@ def _input_problems(config: Config) -> Iterator[str]:
         yield looked.problem
     if looked.reward_columns is not None:
         yield from reward_columns.problems(config.rollout.rewards, looked.reward_columns)
+        yield from _environment_column_problems(config, looked.reward_columns)
 
 
 def _import_problems(config: Config) -> Iterator[str]:
@@ -214,6 +216,18 @@ def _softcap_problems(config: Config) -> Iterator[str]:
         yield (
             f"model.attn_backend: got varlen, and {config.model.name_or_path} caps its attention "
             f"scores at {cap:g}, which varlen cannot; use auto, sdpa or flash_attn"
+        )
+
+
+def _environment_column_problems(config: Config, columns: tuple[str, ...]) -> Iterator[str]:
+    by_column = config.rollout.environments is not None and not isinstance(
+        config.rollout.environments, str
+    )
+    if by_column and COLUMN not in columns:
+        yield (
+            f"rollout.environments: several are chosen by the column `{COLUMN}`, and "
+            f"{config.data.path} has {', '.join(f'`{name}`' for name in columns) or 'no other'}; "
+            "add it, or name one class"
         )
 
 

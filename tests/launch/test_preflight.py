@@ -178,6 +178,17 @@ def test_more_tokens_than_the_model_knows_are_refused(tmp_path: Path, sections: 
     preflight.check_inputs(configuration(tmp_path, model=model, **sections))
 
 
+def test_environments_that_a_column_chooses_need_the_column(tmp_path: Path):
+    (tmp_path / "games.py").write_text("class Game:\n    def reset(self):\n        return 'go'\n")
+    rows, environments = tmp_path / "rows.jsonl", {"game": f"{tmp_path}/games.py:Game"}
+    rows.write_text('{"level": 1, "answer": "2"}\n')
+    sections = {"data": {"path": str(rows)}, "rollout": {"environments": environments}}
+    with pytest.raises(ConfigError, match=r"column `environment`, and .* has `level`, `answer`"):
+        preflight.check_inputs(configuration(tmp_path, **sections))
+    rows.write_text('{"level": 1, "answer": "2", "environment": "game"}\n')
+    preflight.check_inputs(configuration(tmp_path, **sections))
+
+
 def test_more_trainer_processes_than_a_machine_runs_are_refused(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(preflight, "cpu_cores", lambda: 2)
     preflight.check(configuration(tmp_path, trainer={"nproc_per_node": 8}), launch_server=False)
