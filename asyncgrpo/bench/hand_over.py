@@ -1,11 +1,13 @@
-r"""B5: a scored sample from the worker's hands into a row of the trainer's, in CPU time.
+r"""B5: a scored sample from the worker's hands into the trainer's, in CPU time.
 
     worker process                     trainer process
-    GroupReady -> msgpack -> ZeroMQ -> decode -> ledger, inspection -> planner -> row -> `take`
-    \____ CPU of the worker ____/      \___________ CPU of the trainer ____________/
+    GroupReady -> msgpack -> ZeroMQ -> decode -> inspection -> ledger -> planner -> row -> `take`
+    \____ CPU of the worker ____/      \___ handed over ___/
+                                       \_____________ as far as into a row ______________/
 
-Samples of 1,200 tokens with 8 top logprobs each, in groups of 8: 88 kB a sample. Both ends are the
-real ones: `WorkerLink`, `Inbox`. There is no journal yet, so none is measured.
+Samples of 1,200 tokens with 8 top logprobs each, in groups of 8: 104 kB a sample. Both ends are
+the real ones: `WorkerLink`, `TrainerLink` and `Inspector`, or the whole `Inbox`. Planning and
+building are B1's to judge. There is no journal yet, so none is measured.
 """
 
 import asyncio
@@ -15,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,7 +31,7 @@ from asyncgrpo.channel.sockets import TrainerLink, WorkerLink, link_address
 from asyncgrpo.records import Sample
 from asyncgrpo.training.batches import BatchSettings
 from asyncgrpo.training.inbox import Inbox, InboxSettings
-from asyncgrpo.training.soundness import SampleRules
+from asyncgrpo.training.soundness import Inspector, SampleRules
 
 GROUP, GROUPS = 8, 64
 PROMPT, ANSWER, K = 200, 1000, 8
@@ -36,6 +39,7 @@ BUDGET = 16_384
 REPEATS = 5
 WAIT_S = 60.0
 LEAST_PER_S = 5000.0
+RULES = SampleRules(VOCABULARY, K, failure_budget=0.05)
 
 
 class Cost(NamedTuple):
@@ -44,25 +48,34 @@ class Cost(NamedTuple):
     worker_s: float
     trainer_s: float
 
+    @property
+    def both_s(self) -> float:
+        return self.worker_s + self.trainer_s
+
 
 def measure() -> list[Figure]:
     """Samples per CPU second, of both sides together and of each."""
-    return figures([_hand_over() for _ in range(REPEATS + 1)][1:])  # the first warms up
+    pairs = [(_hand_over(_inspect_all), _hand_over(_take_all)) for _ in range(REPEATS + 1)][1:]
+    handed_over, into_rows = zip(*pairs, strict=True)  # the first pair warmed up
+    return figures(handed_over, into_rows)
 
 
-def figures(costs: list[Cost]) -> list[Figure]:
+def figures(handed_over: Sequence[Cost], into_rows: Sequence[Cost]) -> list[Figure]:
     """Medians."""
-    both = statistics.median(cost.worker_s + cost.trainer_s for cost in costs)
+
+    def median(costs: Sequence[Cost], of: Callable[[Cost], float]) -> float:
+        return statistics.median(of(cost) for cost in costs)
+
     return [
-        Figure("B5", "worker to trainer, both sides", 1 / both, "samples/s", LEAST_PER_S),
-        *(
-            Figure("B5", f"{side}: CPU per sample", 1e6 * statistics.median(seconds), "us")
-            for side, seconds in (
-                ("worker", [cost.worker_s for cost in costs]),
-                ("trainer", [cost.trainer_s for cost in costs]),
-            )
-        ),
-    ]
+        Figure("B5", "handed over, CPU of both sides", 1 / median(handed_over, lambda c: c.both_s),
+               "samples/s", LEAST_PER_S),
+        Figure("B5", "worker: CPU per sample", 1e6 * median(handed_over, lambda c: c.worker_s),
+               "us"),
+        Figure("B5", "trainer: CPU per sample", 1e6 * median(handed_over, lambda c: c.trainer_s),
+               "us"),
+        Figure("B5", "as far as into a row, CPU of both sides",
+               1 / median(into_rows, lambda c: c.both_s), "samples/s"),
+    ]  # fmt: skip
 
 
 def main() -> None:
@@ -70,30 +83,47 @@ def main() -> None:
     print(asyncio.run(_send(Path(sys.argv[1]))))
 
 
-def _hand_over() -> Cost:
+def _hand_over(receive: Callable[[TrainerLink], int]) -> Cost:
+    """What one hand-over costs; `receive` is the trainer's side, and gives the samples it got."""
     with tempfile.TemporaryDirectory(prefix="asyncgrpo-bench-") as folder:
-        run_dir = Path(folder)
-        link = TrainerLink(run_dir)
-        rules = SampleRules(VOCABULARY, K, failure_budget=0.05)
-        settings = InboxSettings(BatchSettings(1, BUDGET, 4, rules), WAIT_S, 10**9, 1.0)
+        link = TrainerLink(Path(folder))
         worker = subprocess.Popen(
             [sys.executable, "-m", "asyncgrpo.bench.hand_over", folder], stdout=subprocess.PIPE
         )
         start = time.process_time()
-        with Inbox(link, settings, policy=Published("policy", 0), state=None) as inbox:
-            taken = _take_all(inbox)
-            trainer_s = time.process_time() - start
+        taken = receive(link)
+        trainer_s = time.process_time() - start
         link.close()  # which sends the worker its Stop
         output, _ = worker.communicate(timeout=WAIT_S)
     assert taken == GROUP * GROUPS, f"{taken} samples arrived"
     return Cost(float(output) / taken, trainer_s / taken)
 
 
-def _take_all(inbox: Inbox) -> int:
+def _inspect_all(link: TrainerLink) -> int:
+    """Decode and inspect what comes."""
+    inspector, taken, deadline = Inspector(RULES), 0, time.monotonic() + WAIT_S
+    while time.monotonic() < deadline:
+        match link.receive(1.0):
+            case (sender, Hello()):
+                link.send(sender, Begin("policy", 0, 0, (), 10**9, None))
+            case (_, GroupReady() as group):
+                taken += sum(inspector.inspect(sample, 0) is None for sample in group.samples)
+            case (_, Exhausted()):
+                break
+            case _:  # woken to send
+                continue
+    link.broadcast(Stop())
+    return taken
+
+
+def _take_all(link: TrainerLink) -> int:
+    """The real inbox: ledger, planner and rows too."""
+    settings = InboxSettings(BatchSettings(1, BUDGET, 4, RULES), WAIT_S, 10**9, 1.0)
     taken = 0
-    while (batch := inbox.take(WAIT_S)) is not None:
-        inbox.commit([batch], step=1, trained=True)
-        taken += len(batch.samples)
+    with Inbox(link, settings, policy=Published("policy", 0), state=None) as inbox:
+        while (batch := inbox.take(WAIT_S)) is not None:
+            inbox.commit([batch], step=1, trained=True)
+            taken += len(batch.samples)
     return taken
 
 
