@@ -1,8 +1,9 @@
 """The online planner: samples arrive one by one, micro-batches leave as soon as they are full.
 
-    add(sample) --home row--> --lightest row--> --waiting-->    until the rows are full enough,
-    next_full() --> MicroBatch                                  or too much waits: then the
-                                                                micro-batch closes
+    add(sample) --home row--> --lightest row--> --waiting-->    until the rows are full, or a
+                                                                sample fits nowhere and they are
+    next_full() --> MicroBatch                                  full enough, or too much waits:
+                                                                the micro-batch closes
 
 A sample goes to a row that already holds its group, where its prompt costs nothing; else to the
 lightest row with room. One that fits nowhere waits for the next micro-batch while later ones
@@ -19,9 +20,10 @@ from asyncgrpo.packing.balance import balance
 from asyncgrpo.packing.open_row import Arrival, OpenRow
 from asyncgrpo.records import Sample
 
-# A micro-batch closes when ...
+# A micro-batch that has no room left closes at once. While samples wait for the next one, it
+# closes when ...
 FULL_ENOUGH = 0.97  # ... its rows are this full: no other sample is likely to fit
-LOOKAHEAD = 24  # ... or more than this many wait for the next one, or as many tokens as it holds
+LOOKAHEAD = 24  # ... or more than this many wait, or as many tokens as the next one holds
 
 
 class PlannedRow(msgspec.Struct, frozen=True):
@@ -81,7 +83,8 @@ class Planner:
         held = sum(max(row.num_tokens, row.num_trained) for row in self._rows)
         waiting = sum(arrival.num_tokens for arrival in self._waiting)
         too_many_wait = len(self._waiting) > self._lookahead or waiting >= room
-        return self._close() if too_many_wait or held >= FULL_ENOUGH * room else None
+        full_enough = held >= (FULL_ENOUGH if waiting else 1) * room
+        return self._close() if too_many_wait or full_enough else None
 
     def flush(self) -> MicroBatch | None:
         """The open micro-batch as it is; None where it has fewer samples than rows."""

@@ -12,7 +12,7 @@ from tests.training.scripted_worker import ScriptedWorker
 from tests.training.test_trainer import finish, metrics, start
 
 STEPS = 20
-GROUPS = STEPS * GROUPS_PER_STEP + 1  # a row leaves when another sample finds no room
+GROUPS = STEPS * GROUPS_PER_STEP  # rows that are full leave at once
 DEMO = load_recipe(ROOT / "recipes" / "demo.yaml").config
 FROM_THE_RECIPE = ("learning_rate", "lr_scheduler_type", "warmup_steps", "adam_beta2")
 
