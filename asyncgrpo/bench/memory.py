@@ -31,6 +31,7 @@ WARM_UP = 0.2  # of the run: caches fill, and allocators find their size
 POLL_S = 0.5
 ROOT = Path(__file__).parents[2]  # the fake server and the tiny model are the tests' own
 PROGRAMS = {"worker": "asyncgrpo.rollout.worker", "trainer": "asyncgrpo.training.trainer"}
+STARTERS = ("torch.distributed.run", "launch/guard.py")  # named with what they start
 SERVER = """
 import sys
 from tests.fake_vllm import FakeServer, FakeState
@@ -144,7 +145,7 @@ def _sizes(launcher: int) -> dict[str, int]:
         with contextlib.suppress(psutil.Error):
             title = " ".join(process.cmdline())
             for name, program in PROGRAMS.items():
-                starts_it = "torch.distributed.run" in title
+                starts_it = any(parent in title for parent in STARTERS)
                 if (program in title or f"asyncgrpo: {name}" in title) and not starts_it:
                     sizes[name] = process.memory_info().rss
     return sizes

@@ -19,7 +19,7 @@ from asyncgrpo.packing.open_row import OpenRow
 
 MAX_EXCHANGES = 8
 PARTNERS = 3  # lightest rows an exchange is sought with
-EVEN_ENOUGH = 1.01  # heaviest row's attention over the mean: not worth an exchange
+EVEN_ENOUGH = 1.03  # heaviest row's attention over the mean: not worth an exchange
 
 
 class _Exchange(NamedTuple):

@@ -53,6 +53,16 @@ class OpenRow:
         """What the row costs."""
         return self.num_keys + TOKEN_COST * self.num_tokens
 
+    @property
+    def num_counted(self) -> int:
+        """Tokens that count against the budget."""
+        return max(self.num_tokens, self.num_trained)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no other sample fits."""
+        return self.num_tokens >= self.budget or self.num_trained >= self.budget
+
     def try_add(self, arrival: Arrival) -> bool:
         """Take the sample if it fits."""
         if self.num_trained + arrival.num_trained > self.budget:

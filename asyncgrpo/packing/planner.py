@@ -77,14 +77,13 @@ class Planner:
 
     def next_full(self) -> MicroBatch | None:
         """The open micro-batch, if nothing is worth waiting for. To be asked after each `add`."""
-        if self.num_held < self._num_rows:
-            return None
-        room = self._budget * self._num_rows
-        held = sum(max(row.num_tokens, row.num_trained) for row in self._rows)
+        if not self._waiting:
+            return self._close() if all(row.is_full for row in self._rows) else None
+        held = sum(row.num_counted for row in self._rows)
         waiting = sum(arrival.num_tokens for arrival in self._waiting)
+        room = self._budget * self._num_rows
         too_many_wait = len(self._waiting) > self._lookahead or waiting >= room
-        full_enough = held >= (FULL_ENOUGH if waiting else 1) * room
-        return self._close() if too_many_wait or full_enough else None
+        return self._close() if too_many_wait or held >= FULL_ENOUGH * room else None
 
     def flush(self) -> MicroBatch | None:
         """The open micro-batch as it is; None where it has fewer samples than rows."""
