@@ -76,16 +76,19 @@ def _measure(decoder: Decoder) -> list[Figure]:
     speed_up = _ratio(lambda: run_batch(model, unshared), lambda: run_row(model, row))
     name = f"hidden {decoder.hidden}"
     bar = 0.97 if decoder.judged else None
-    figures = [Figure("B2", f"{name}, R = 1, speed", speed_up, "of a plain batch", bar)]
-    for ratio, groups in SHARED.items():
-        samples = samples_at(ratio, groups)
-        tree, flat = build_row(samples), flat_row(samples)
-        actual = tree.raw_tokens / tree.input_ids_N.size
-        speed_up = _ratio(lambda: run_row(model, flat), lambda: run_row(model, tree))  # noqa: B023
-        bar = 0.90 if decoder.judged else None
-        what = f"{name}, R = {actual:.2f}, speed-up"
-        figures.append(Figure("B2", f"{what} {speed_up:.2f}", speed_up / actual, "R", bar))
-    return figures
+    plain = Figure("B2", f"{name}, R = 1, speed", speed_up, "of a plain batch", bar)
+    return [plain, *(_shared(decoder, model, ratio, groups) for ratio, groups in SHARED.items())]
+
+
+def _shared(decoder: Decoder, model: Any, ratio: float, groups: int) -> Figure:
+    """A tree row against the same samples without sharing."""
+    samples = samples_at(ratio, groups)
+    tree, flat = build_row(samples), flat_row(samples)
+    actual = tree.raw_tokens / tree.input_ids_N.size
+    speed_up = _ratio(lambda: run_row(model, flat), lambda: run_row(model, tree))
+    what = f"hidden {decoder.hidden}, R = {actual:.2f}, speed-up {speed_up:.2f}"
+    bar = 0.90 if decoder.judged else None
+    return Figure("B2", what, speed_up / actual, "R", bar)
 
 
 def samples_at(ratio: float, groups: int) -> list[Sample]:

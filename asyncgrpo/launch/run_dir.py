@@ -16,6 +16,8 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from asyncgrpo.errors import CheckpointError, ConfigError
 
 LOCK_NAME = "lock"
@@ -132,7 +134,7 @@ def _acquire(descriptor: int, path: Path) -> None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = _holder(descriptor)
-            if holder is not None and _alive(holder):
+            if holder is not None and psutil.pid_exists(holder):
                 raise CheckpointError(
                     f"{path} is in use by process {holder}; stop that run first, "
                     f"or choose another directory with run.dir=PATH"
@@ -150,16 +152,6 @@ def _acquire(descriptor: int, path: Path) -> None:
 def _holder(descriptor: int) -> int | None:
     text = os.pread(descriptor, 32, 0).decode(errors="replace")
     return int(text) if text.isdigit() else None
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _refusal(path: Path) -> str:

@@ -14,6 +14,8 @@ import select
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import psutil
+
 from asyncgrpo.channel.messages import Heartbeat, Hello, Progress
 from asyncgrpo.channel.shares import worker_name
 from asyncgrpo.channel.sockets import Sender
@@ -175,19 +177,9 @@ class WorkerProcess:
     def is_gone(self) -> bool:
         """Whether it has ended."""
         if self._fd is None:
-            return not _exists(self.pid)
+            return not psutil.pid_exists(self.pid)
         return bool(select.select([self._fd], [], [], 0)[0])
 
     def __del__(self) -> None:
         if self._fd is not None:
             os.close(self._fd)
-
-
-def _exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
