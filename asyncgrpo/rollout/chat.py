@@ -21,6 +21,7 @@ from jaxtyping import Int32
 from asyncgrpo.config.rollout import RolloutConfig
 from asyncgrpo.errors import DataError
 from asyncgrpo.records import FinishReason
+from asyncgrpo.rollout.context_room import SHORT, cannot_fit
 from asyncgrpo.rollout.group import Messages, TokenIds, TurnRecord
 from asyncgrpo.rollout.reply_parsing import (
     END_THINK,
@@ -56,8 +57,12 @@ class Tokenizer(Protocol):
 class Chat:
     """Renders conversations as the policy sees them, and reads what it answers."""
 
-    def __init__(self, tokenizer: Tokenizer, rollout: RolloutConfig) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, rollout: RolloutConfig, *, max_model_len: int | None = None
+    ) -> None:
+        """`max_model_len` is the context in tokens; None = without end."""
         self._tokenizer = tokenizer
+        self._max_model_len = max_model_len
         self._given = _read_template(rollout.chat_template)
         self._template = self._given
         self._kwargs = dict(rollout.chat_template_kwargs)
@@ -105,8 +110,9 @@ class Chat:
         """Token ids of `messages` with the assistant's turn opened. Blocks: a template is code.
 
         Raises:
-            DataError: the template refuses the conversation, or renders nothing.
+            DataError: the template refuses the conversation, or renders nothing, or megabytes.
         """
+        self._check_prompt(messages, schemas)
         prompt_ids = np.asarray(self._apply(messages, schemas, tokenize=True), np.int32)
         if prompt_ids.size == 0:
             raise DataError("the chat template rendered no token")
@@ -122,17 +128,20 @@ class Chat:
         """The prompt after `turn`, whose reply the last `num_results` messages answer. Blocks.
 
         Raises:
-            DataError: the template refuses the conversation.
+            DataError: the template refuses the conversation, or the results cannot fit.
         """
         form = self._form()
         before = self._text(messages[:-num_results], schemas, opened=False)
         after = self._text(messages, schemas, opened=True)
+        results = messages[-num_results:]
         if not after.startswith(before):  # this conversation breaks the rule: a fork
+            self._check_results(after, results, num_held=0)
             return self._ids(after)
         _, end, closing = before.rpartition(form.end) if form.end else ("", "", "")
         ended = turn.finish_reason is not FinishReason.LENGTH and form.ends(turn.output_ids)
         appended = ("" if ended else end) + closing * bool(end) + after[len(before) :]
         held = [np.asarray(ids, np.int32) for ids in (turn.prompt_ids, turn.output_ids)]
+        self._check_results(appended, results, num_held=sum(ids.size for ids in held))
         return np.concatenate([*held, self._ids(appended)])
 
     def text(self, output_ids: Any) -> str:
@@ -146,6 +155,31 @@ class Chat:
         said = str(self._tokenizer.decode(ids, skip_special_tokens=False))
         reply = parse_reply(said, form.style, schemas, thinking=form.thinking)
         return reply if reply.calls else Reply(said, self.text(output_ids))
+
+    def _check_prompt(self, messages: Messages, schemas: Sequence[ToolSchema]) -> None:
+        """Raise a `DataError` where a prompt of megabytes cannot fit in the context."""
+        room = self._max_model_len
+        characters = sum(len(str(message.get("content", ""))) for message in messages)
+        if room is None or characters <= SHORT:
+            return
+        if cannot_fit(self._encode, self._text(messages, schemas, opened=True), room):
+            raise DataError(
+                f"a prompt of {characters:,} characters leaves no room in the context of {room} "
+                "tokens; raise server.max_model_len"
+            )
+
+    def _check_results(self, appended: str, results: Messages, *, num_held: int) -> None:
+        """Raise a `DataError` where what tools returned cannot fit behind the tokens held."""
+        if self._max_model_len is None:
+            return
+        room = self._max_model_len - num_held
+        if cannot_fit(self._encode, appended, room):
+            longest = max(results, key=lambda message: len(str(message["content"])))
+            raise DataError(
+                f"tool `{longest['name']}` returned {len(str(longest['content'])):,} characters, "
+                f"and the context has room for {room} tokens; return less from it, or raise "
+                "server.max_model_len"
+            )
 
     def _own_template(self, schemas: Sequence[ToolSchema]) -> str:
         if self._given is not None:
@@ -191,7 +225,10 @@ class Chat:
         return str(self._apply(messages, schemas, opened=opened, template=template))
 
     def _ids(self, text: str) -> Int32[np.ndarray, "n"]:
-        return np.asarray(self._tokenizer.encode(text, add_special_tokens=False), np.int32)
+        return np.asarray(self._encode(text), np.int32)
+
+    def _encode(self, text: str) -> list[int]:
+        return self._tokenizer.encode(text, add_special_tokens=False)
 
     def _apply(
         self,

@@ -8,7 +8,7 @@ Whatever the recipe, the dataset or a hook has wrong shows here, before the firs
 from typing import Any
 
 from asyncgrpo.channel.shares import ALONE, Share
-from asyncgrpo.config import Config
+from asyncgrpo.config import Config, known
 from asyncgrpo.errors import ConfigError, HookError, UserError, said
 from asyncgrpo.rollout.chat import Chat, Tokenizer
 from asyncgrpo.rollout.environments import load_environments
@@ -29,7 +29,9 @@ class Inputs:
         self.share = share
         self.tokenizer: Any = tokenizer
         self.prompts = prompts
-        self.chat = Chat(tokenizer, config.rollout)
+        self.chat = Chat(
+            tokenizer, config.rollout, max_model_len=known(config.server.max_model_len)
+        )
         self.loop_class = loop_class(config.rollout.loop)
         self.rewards = load_rewards(config.rollout.rewards, prompts.column_names)
         self.tools = load_tools(config.rollout.tools)

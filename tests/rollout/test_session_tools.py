@@ -164,6 +164,20 @@ async def test_a_conversation_that_fills_the_context_costs_its_rollout_and_says_
     assert server.state.generated_tokens > 0
 
 
+async def test_megabytes_from_a_tool_cost_their_rollout_at_once_and_the_tool_is_named(
+    server, data_path
+):
+    server.state.script = replies(lambda *_: call("dumps"))
+    cfg = recipe(server, data_path, tools=(f"{TOOLS}:dumps",), failure_budget=0.01)
+    start = time.process_time()
+    with pytest.raises(
+        RunError,
+        match=r"`dumps` returned 28,000,000 characters, and the context has room for 1\d{3} tokens",
+    ):
+        await rolled(server, cfg)
+    assert time.process_time() - start < 20  # seconds; tokenising one takes a minute
+
+
 async def test_what_rewards_see_of_a_conversation(server, data_path):
     server.state.script = replies(lambda *_: "Adding. " + call("add", a=1, b=2), "It is 3.")
     hooks.KEPT.clear()

@@ -222,3 +222,36 @@ def test_tokens_the_policy_chose_are_kept_where_the_tokenizer_would_choose_other
     later = chat.continued(TurnRecord(prompt_ids, output_ids), messages, 1, SCHEMAS)
     held = np.concatenate([prompt_ids, output_ids])
     assert (later[: held.size] == held).all()
+
+
+# A context that is not without end
+
+
+@pytest.mark.parametrize("template", [fakes.KEEPS, fakes.FORGETS], ids=["continued", "forks"])
+def test_results_are_shown_as_long_as_they_can_fit(template):
+    def later(result: str, max_model_len: int | None):
+        tokenizer = fakes.tokenizer(fakes.KEEPS)
+        chat = Chat(tokenizer, rollout(), max_model_len=max_model_len)
+        chat.prepare_tools(SCHEMAS)
+        chat._template = template
+        prompt_ids = chat.render([USER], SCHEMAS)
+        output_ids = fakes.says(fakes.call("add", a=1, b=2))
+        reply = {"role": "assistant", "content": chat.reply(output_ids, SCHEMAS).text}
+        messages = [USER, reply]
+        messages += [{"role": "tool", "name": "add", "content": text} for text in (result, "3")]
+        return chat.continued(TurnRecord(prompt_ids, output_ids), messages, 2, SCHEMAS).tolist()
+
+    long = "What is it? " * 5000
+    whole = later(long, None)
+    assert later(long, len(whole)) == whole
+    with pytest.raises(DataError, match=r"^tool `add` returned 60,000 characters, and the context"):
+        later(long, 3000)
+
+
+def test_a_prompt_of_megabytes_is_refused_and_a_long_one_is_not():
+    long = {"role": "user", "content": "What is it? " * 1500}
+    whole = Chat(fakes.tokenizer(), rollout()).render([long]).tolist()
+    chat = Chat(fakes.tokenizer(), rollout(), max_model_len=len(whole))
+    assert chat.render([long]).tolist() == whole
+    with pytest.raises(DataError, match=r"216,000 characters leaves no room in the context of"):
+        chat.render([{"role": "user", "content": long["content"] * 12}])

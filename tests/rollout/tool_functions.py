@@ -75,6 +75,11 @@ def slow() -> str:
     return "done"
 
 
+def dumps() -> str:
+    """Return megabytes."""
+    return "All there is, line by line.\n" * 1_000_000
+
+
 def without_hint(a, b: int) -> int:
     """Add two integers.
 
