@@ -24,6 +24,7 @@ HUB_OR_PATH: tuple[Key, ...] = (
 )
 WRITTEN: tuple[Key, ...] = (("run", "dir"), ("sync", "path"))
 DATA_FILES = (".json", ".jsonl", ".csv", ".parquet")
+ANYTHING = {"*", "__getattr__", "globals"}  # where a module has these, its names cannot be told
 IMPORTS: tuple[Key, ...] = (("rollout", "loop"), ("rollout", "environments"))
 IMPORT_LISTS: tuple[Key, ...] = (("rollout", "rewards"), ("rollout", "tools"))
 
@@ -95,7 +96,7 @@ class Resolver:
         found = self._find(key, place)
         if found is None:
             return self._missing(key, place) + f":{name}"
-        problem = _not_defined(found, name.partition(".")[0])
+        problem = not_defined(found, name.partition(".")[0])
         if problem:
             self.merged.refuse(key, problem)
         return f"{found}:{name}"
@@ -149,14 +150,14 @@ def _import_paths(tree: Mapping[str, Any]) -> Iterator[Key]:
                 yield ("rollout", name, index, "path") if is_record else ("rollout", name, index)
 
 
-def _not_defined(file: Path, name: str) -> str | None:
+def not_defined(file: Path, name: str) -> str | None:
     """Why `file` does not define `name`, as far as can be seen without running it."""
     try:
         module = ast.parse(file.read_text(encoding="utf-8"), filename=file.name)
     except (SyntaxError, UnicodeDecodeError) as error:
         return f"{file} is not valid Python: {error}"
     names = set(_defined_names(module))
-    if name in names or "*" in names:
+    if name in names or names & ANYTHING:
         return None
     meant = nearest(name, names)
     hint = f"; did you mean `{meant}`?" if meant else ""
@@ -172,6 +173,8 @@ def _defined_names(module: ast.Module) -> Iterator[str]:
                 yield name
             case ast.Name(id=name, ctx=ast.Store()):
                 yield name
+            case ast.Name(id="globals"):
+                yield "globals"
             case ast.alias(name=name, asname=asname):
                 yield asname or name
             case _:

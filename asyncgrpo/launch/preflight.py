@@ -1,6 +1,6 @@
 """What can be found wrong before anything is started, all of it at once.
 
-    import paths   found by file, without running anything
+    import paths   found by file and source, without running anything
     model          a local folder has config, weights, tokenizer, template
     prompts        rows of a local file are conversations; rewards find their columns
     vLLM           importable by the server's interpreter
@@ -25,8 +25,9 @@ from asyncgrpo import rewards
 from asyncgrpo.config import Config, known
 from asyncgrpo.config.facts import attention_softcap, vocabulary_size
 from asyncgrpo.errors import ConfigError
-from asyncgrpo.launch import model_folder, prompts_file, reward_columns, tool_source
+from asyncgrpo.launch import loop_source, model_folder, prompts_file, reward_columns, tool_source
 from asyncgrpo.launch.machine import cpu_cores, cuda_count, is_free
+from asyncgrpo.launch.source_files import not_in_module
 from asyncgrpo.rewards.sandbox.confine import missing
 from asyncgrpo.rollout.environment_kind import COLUMN
 
@@ -75,6 +76,8 @@ def check_inputs(config: Config) -> None:
 def _input_problems(config: Config) -> Iterator[str]:
     yield from _import_problems(config)
     yield from tool_source.problems(config.rollout.tools, environment_paths(config))
+    if config.rollout.loop is not None and (found := loop_source.problem(config.rollout.loop)):
+        yield found
     yield from model_folder.problems(config)
     yield from _softcap_problems(config)
     yield from _vocabulary_problems(config)
@@ -95,9 +98,15 @@ def _import_problems(config: Config) -> Iterator[str]:
         named["rollout.loop"] = config.rollout.loop
     for key, path in named.items():
         module, _, name = path.rpartition(":")
-        if module == rewards.__name__ and name not in rewards.__all__:
-            yield f"{key}: no reward `{name}` in {module}; expected {', '.join(rewards.__all__)}"
-        elif not module.endswith(".py") and not module_exists(module):
+        if module == rewards.__name__:
+            if name not in rewards.__all__:
+                known_names = ", ".join(rewards.__all__)
+                yield f"{key}: no reward `{name}` in {module}; expected {known_names}"
+        elif module.endswith(".py"):
+            continue
+        elif problem := not_in_module(module, name):
+            yield f"{key}: {problem}"
+        elif not module_exists(module):
             yield (
                 f"{key}: no module `{module}` (for `{path}`); start from the folder that holds it, "
                 f"install it, or name a file: `./file.py:name`"

@@ -2,19 +2,21 @@
 
     package.module | /file.py  -->  its file  -->  the one plain definition of a name at its top
 
-What is made otherwise (assigned, decorated, defined twice, imported) is not found here.
+What is made otherwise (assigned, decorated, defined twice, imported) is no definition here.
 """
 
 import ast
 import importlib.util
 from pathlib import Path
 
+from asyncgrpo.config.paths import not_defined
+
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 def definition(module: str, name: str) -> Definition | None:
     """The definition of `name` in a module; None where its source is not plain."""
-    file = _source_file(module)
+    file = source_file(module)
     if file is None:
         return None
     try:
@@ -25,7 +27,18 @@ def definition(module: str, name: str) -> Definition | None:
     return found[0] if len(found) == 1 and not found[0].decorator_list else None
 
 
-def _source_file(module: str) -> Path | None:
+def not_in_module(module: str, name: str) -> str | None:
+    """Why a module of that name has no `name`, as far as its source shows it."""
+    file, first = source_file(module), name.partition(".")[0]
+    if file is None:
+        return None
+    if file.name == "__init__.py" and any(file.parent.glob(f"{first}*")):
+        return None  # a module of the package: its attribute once something imported it
+    return not_defined(file, first)
+
+
+def source_file(module: str) -> Path | None:
+    """The file that a module's source is in; None where there is none."""
     if module.endswith(".py"):
         return Path(module)
     first, *rest = module.split(".")

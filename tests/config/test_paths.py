@@ -115,6 +115,8 @@ def test_a_file_without_the_function_is_refused(tmp_path: Path, code: str, name:
         "f = max",
         "from math import cos as f",
         "from math import *",
+        "def __getattr__(name): ...",
+        "globals()['f'] = max",
     ],
 )
 def test_a_function_may_come_from_anywhere(tmp_path: Path, code: str):

@@ -74,7 +74,7 @@ def test_every_problem_is_told_at_once(tmp_path: Path):
 def test_a_module_in_the_working_directory_is_found_as_the_worker_finds_it(
     tmp_path: Path, monkeypatch
 ):
-    (tmp_path / "my_own_rewards.py").write_text("")
+    (tmp_path / "my_own_rewards.py").write_text("def f(completions): ...")
     rollout = {"rewards": ["my_own_rewards:f"], "loop": "my_own_loops:Loop"}
     config = configuration(tmp_path, rollout=rollout)
     monkeypatch.chdir(tmp_path)
@@ -83,6 +83,31 @@ def test_a_module_in_the_working_directory_is_found_as_the_worker_finds_it(
     assert str(error.value).startswith("rollout.loop: no module `my_own_loops`")
     (tmp_path / "my_own_loops").mkdir()
     preflight.check(config, launch_server=False)
+
+
+def test_a_name_that_a_module_has_not_is_told_without_running_it(package: Path, tmp_path: Path):
+    bomb = "raise SystemExit('imported')\n"
+    (package / "rewards.py").write_text(f"{bomb}def right(completions): ...")
+    (package / "__init__.py").write_text(f"{bomb}from .inner import deep")
+    (package / "lazy.py").write_text(f"{bomb}def __getattr__(name): ...")
+    rollout = {
+        "rewards": ["bomb_package.rewards:rigth", "bomb_package.rewards:right"],
+        "tools": ["bomb_package:deep", "bomb_package:inner.deep", "bomb_package.lazy:f"],
+        "loop": "bomb_package.rewards:Loop",
+    }
+    with pytest.raises(ConfigError) as error:
+        preflight.check_inputs(configuration(tmp_path, rollout=rollout))
+    first, second = str(error.value).splitlines()
+    file = package / "rewards.py"
+    assert first == f"rollout.rewards[0]: {file} defines no `rigth`; did you mean `right`?"
+    assert second == f"rollout.loop: {file} defines no `Loop`"
+
+
+def test_a_loop_that_is_no_subclass_is_told(package: Path, tmp_path: Path):
+    (package / "rewards.py").write_text("raise SystemExit('imported')\nclass Loop: ...")
+    config = configuration(tmp_path, rollout={"loop": "bomb_package.rewards:Loop"})
+    with pytest.raises(ConfigError, match=r"^rollout\.loop: `Loop` is a class without that base"):
+        preflight.check_inputs(config)
 
 
 def test_modules_of_tools_and_environments_are_looked_for_too(tmp_path: Path):
