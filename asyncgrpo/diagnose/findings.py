@@ -14,10 +14,20 @@ from asyncgrpo.diagnose.quantities import (
     knobs_of,
     means_of,
     quantities_of,
+    slowest_tool,
     warm_up,
 )
 from asyncgrpo.diagnose.read import History
-from asyncgrpo.diagnose.rules import LIMITS, SIDES, Condition, Knobs, LimitRule, Patch, SideRule
+from asyncgrpo.diagnose.rules import (
+    LIMITS,
+    SIDES,
+    SLOWEST_TOOL,
+    Condition,
+    Knobs,
+    LimitRule,
+    Patch,
+    SideRule,
+)
 
 MIN_WINDOWS = 5  # after warm-up
 NEEDED = ("perf/step_s", "perf/rollout_wait_s", "rollout/backpressure_s")
@@ -190,4 +200,5 @@ def _changes(
 
 def _change(limit: LimitRule, metrics: Mapping[str, float], knobs: Knobs) -> Change:
     gain = limit.share * metrics.get(limit.gain, 0.0)
-    return Change(limit.name, limit.says, limit.patch(knobs), gain)
+    says = limit.says.replace(SLOWEST_TOOL, slowest_tool(metrics))
+    return Change(limit.name, says, limit.patch(knobs), gain)

@@ -4,6 +4,7 @@ Shares are sums over sums, so a long step counts for as much as it took.
 """
 
 import math
+import re
 from collections.abc import Mapping
 
 from asyncgrpo.diagnose.read import History
@@ -12,6 +13,8 @@ from asyncgrpo.diagnose.rules import Knobs
 WARM_UP_FRAC = 0.1
 MIN_WARM_UP = 2
 MOST_WITHOUT_SIGNAL = 0.95  # beyond it the number of groups started is anybody's guess
+
+TOOL_LATENCY = re.compile(r"tools/(.+)/latency_s$")
 
 RATIOS = {  # name -> metric over metric
     "wait_share": ("perf/rollout_wait_s", "perf/step_s"),
@@ -24,6 +27,8 @@ MADE_OF = {name: f"{over} / {under}" for name, (over, under) in RATIOS.items()} 
     "backpressure_s_per_step": "rollout/backpressure_s x groups started per step",
     "backpressure_share": "rollout/backpressure_s x groups started per step / perf/step_s",
     "queue_fill": "rollout/queue_size / (batch/samples_per_step x rollout.max_staleness)",
+    "tools_share": "tools/latency_s x tools/call_frequency / rollout/duration_s",
+    "environments_share": "(env/reset_s + env/reward_s) / rollout/duration_s",
     "concurrency_at_limit": "rollout/concurrency / rollout.max_concurrent_rollouts",
     "gradient_checkpointing": "model.gradient_checkpointing",
 }
@@ -57,8 +62,31 @@ def quantities_of(history: History) -> dict[str, float]:
     if "rollout/concurrency" in means:
         limit = knobs.max_concurrent_rollouts
         quantities["concurrency_at_limit"] = means["rollout/concurrency"] / limit
+    quantities |= _shares_outside_the_servers(means)
     quantities["gradient_checkpointing"] = float(knobs.gradient_checkpointing)
     return quantities
+
+
+def slowest_tool(means: Mapping[str, float]) -> str:
+    """The tool that takes most of the rollouts' time, as a reader is told of it."""
+    latencies = {found[1]: means[name] for name in means if (found := TOOL_LATENCY.match(name))}
+    if not latencies:
+        return "one of them"
+    name = max(latencies, key=lambda n: latencies[n] * means.get(f"tools/{n}/call_count", 1.0))
+    return f"`{name}` ({latencies[name]:.3g} s a call)"
+
+
+def _shares_outside_the_servers(means: Mapping[str, float]) -> dict[str, float]:
+    """Parts of a rollout's time in which no server works for it."""
+    duration_s = means.get("rollout/duration_s", 0.0)
+    if duration_s <= 0:
+        return {}
+    in_tools = means.get("tools/latency_s", 0.0) * means.get("tools/call_frequency", 0.0)
+    in_environment = means.get("env/reset_s", 0.0) + means.get("env/reward_s", 0.0)
+    return {
+        "tools_share": in_tools / duration_s,
+        "environments_share": in_environment / duration_s,
+    }
 
 
 def _backpressure_per_step(means: Mapping[str, float]) -> float:

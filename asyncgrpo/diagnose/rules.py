@@ -22,6 +22,8 @@ QUEUE_NEAR_FULL = 0.5  # of max_staleness steps ready for the trainer
 SYNC_HIGH = 0.20  # of a step spent on the sync
 WITHOUT_SIGNAL_HIGH = 0.8  # of the groups: five are generated for one that is trained
 AT_LIMIT = 0.9  # of a limit counts as sitting at it
+MOST_OF_A_ROLLOUT = 0.5  # of its seconds, spent outside the servers
+SLOWEST_TOOL = "{slowest_tool}"  # in the words of a rule: the run's own, by name
 
 Patch = Mapping[str, Mapping[str, object]]
 
@@ -174,6 +176,29 @@ LIMITS = (
         (Condition("score_wait_share", ">=", 0.25),),
         lambda _: {},
         "rollout/score_wait_s",
+    ),
+    LimitRule(
+        Side.GENERATION,
+        "tools",
+        "rollouts spend most of their time in tools, the most in "
+        f"{SLOWEST_TOOL}: make it faster, keep what it found, or give it up sooner "
+        "(rollout.tool_timeout_s). While one waits others can run: raise "
+        "rollout.max_concurrent_rollouts, and make a tool that waits for a service `async`",
+        (Condition("tools_share", ">=", MOST_OF_A_ROLLOUT),),
+        lambda _: {},
+        "perf/rollout_wait_s",
+        0.5,
+    ),
+    LimitRule(
+        Side.GENERATION,
+        "environments",
+        "rollouts spend most of their time in the environment's reset and get_reward: make them "
+        "faster, or give them up sooner (rollout.environment_timeout_s). While one waits others "
+        "can run: raise rollout.max_concurrent_rollouts",
+        (Condition("environments_share", ">=", MOST_OF_A_ROLLOUT),),
+        lambda _: {},
+        "perf/rollout_wait_s",
+        0.5,
     ),
     LimitRule(
         Side.GENERATION,

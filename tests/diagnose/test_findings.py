@@ -91,6 +91,44 @@ def test_generation_held_back_by_the_server_asks_for_more_server():
     assert changes(diagnose(history(5.0, 0.0, **busy))) == ["server load"]
 
 
+SLOW_TOOLS = {
+    "rollout/duration_s": 10.0,
+    "tools/call_frequency": 3.0,
+    "tools/latency_s": 2.0,
+    "tools/search/latency_s": 1.9,
+    "tools/search/call_count": 20.0,
+    "tools/compile/latency_s": 3.0,
+    "tools/compile/call_count": 2.0,
+}
+
+
+def test_tools_that_take_most_of_a_rollout_are_told_with_the_one_that_takes_most():
+    found = diagnose(history(5.0, 0.0, **SLOW_TOOLS))
+    assert changes(found) == ["tools"]
+    assert "the most in `search` (1.9 s a call): make it faster" in found.changes[0].says
+    assert found.changes[0].gain_s_per_step == pytest.approx(2.5)
+
+
+def test_tools_are_no_limit_where_the_servers_take_longer_or_nobody_waits():
+    quick = SLOW_TOOLS | {"rollout/duration_s": 13.0}  # 6 s of them in tools
+    assert changes(diagnose(history(5.0, 0.0, **quick))) == ["server load"]
+    assert changes(diagnose(history(0.1, 0.1, **SLOW_TOOLS))) == []
+
+
+def test_slow_tools_at_the_most_rollouts_ask_for_more_of_them_too():
+    full = {"rollout/concurrency": 512.0, "rollout/vllm_kv_cache_usage_frac": 0.1}
+    found = diagnose(history(5.0, 0.0, **SLOW_TOOLS, **full))
+    assert changes(found) == ["too few rollouts", "tools"]
+
+
+def test_environments_that_take_most_of_a_rollout_are_told():
+    slow = {"rollout/duration_s": 10.0, "env/reset_s": 4.0, "env/reward_s": 1.5}
+    found = diagnose(history(5.0, 0.0, **slow))
+    assert changes(found) == ["environments"]
+    assert "reset and get_reward" in found.changes[0].says
+    assert changes(diagnose(history(5.0, 0.0, **slow | {"env/reward_s": 0.5}))) == ["server load"]
+
+
 @pytest.mark.parametrize("backpressure_s", [0.0, 4.0])  # generation-bound, staleness-bound
 def test_rollouts_generated_for_nothing_come_before_more_of_them(backpressure_s: float):
     one_in_ten = {"frac_reward_zero_std": 0.9}
