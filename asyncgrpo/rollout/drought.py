@@ -3,14 +3,15 @@
     group scored  --gave | empty(reason)-->  a warning after 64, 128, 256, ... in a row
                                              RunError where no reward scored any of the last 256
 
-Groups without signal can end (sampling is random), so they are only told; reward functions that
-return None for everything are a mistake.
+Groups without signal can end (sampling is random), so they are only told, and each length once:
+a run with little signal has droughts of 64 all along. Reward functions that return None for
+everything are a mistake.
 """
 
 from asyncgrpo.channel.messages import DropReason
 from asyncgrpo.errors import RunError
 
-FIRST_WARNING = 64  # groups in a row; then at each doubling
+FIRST_WARNING = 64  # groups in a row; then at twice as many as ever before
 MOST_UNSCORED = 256  # groups in a row
 
 WHY = {
@@ -31,7 +32,6 @@ class Drought:
     def gave(self) -> None:
         """A group gave samples."""
         self._empty = self._unscored = 0
-        self._next_warning = FIRST_WARNING
 
     def empty(self, reason: DropReason) -> str | None:
         """A group was dropped; what to tell the user, if it is time to.

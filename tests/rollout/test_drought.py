@@ -1,4 +1,4 @@
-"""Groups that give nothing: told at each doubling, an end only where nothing is ever scored."""
+"""Groups that give nothing: told at each doubling once; an end only where nothing is scored."""
 
 import pytest
 
@@ -19,6 +19,14 @@ def test_a_group_that_gives_ends_it():
         for _ in range(FIRST_WARNING - 1):
             assert drought.empty(DropReason.NO_SIGNAL) is None
         drought.gave()
+
+
+def test_a_drought_like_one_before_is_not_told_again():
+    drought, told = Drought(), []
+    for length in (100, 100, 127, 200, 200, 100, 600):
+        told += [n + 1 for n in range(length) if drought.empty(DropReason.NO_SIGNAL)]
+        drought.gave()
+    assert told == [64, 128, 256, 512]
 
 
 def test_rewards_that_never_score_end_the_run():
