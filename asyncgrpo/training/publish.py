@@ -25,6 +25,7 @@ from asyncgrpo.sync.backend import Backend, Server
 from asyncgrpo.sync.base import Probe, Published, Publisher, Snapshot
 from asyncgrpo.sync.folder import FolderBackend
 from asyncgrpo.sync.tensors import adapter_config, adapter_tensors, full_tensors
+from asyncgrpo.training.architecture import unwrap_peft
 from asyncgrpo.training.model import Policy
 
 
@@ -94,9 +95,20 @@ def _probe(policy: Policy, token_ids: Int32[np.ndarray, "n"]) -> Probe:
     return Probe(token_ids, np.concatenate([np.zeros(1, np.float32), logprobs]))
 
 
-def probe_ids(config: Config, vocab_size: int) -> Int32[np.ndarray, "n"] | None:
+def probe_ids(config: Config, policy: Policy, vocab_size: int) -> Int32[np.ndarray, "n"] | None:
     """The tokens that a run is attested with; None where sync.attest is off."""
     if not config.sync.attest:
         return None
     length = min(NUM_PROBE_TOKENS, known(config.server.max_model_len) - 1)
-    return probe_tokens(vocab_size, seed=config.rollout.seed, length=length)
+    avoid = _tokens_with_a_role(policy)
+    return probe_tokens(vocab_size, seed=config.rollout.seed, length=length, avoid=avoid)
+
+
+def _tokens_with_a_role(policy: Policy) -> list[int]:
+    """Tokens that the model's configuration names: a server may look for an image behind one."""
+    named = unwrap_peft(policy.model).config.to_dict()
+    return [
+        token
+        for key, token in named.items()
+        if key.endswith(("_token_id", "_token_index")) and isinstance(token, int)
+    ]

@@ -90,7 +90,7 @@ class Trainer:
         self._shard()
         self.optimizer = build_optimizer(self.policy.scorer, config.trainer)
         self.tokenizer = load_tokenizer(config.model)
-        self._probe_ids = probe_ids(config, len(self.tokenizer))
+        self._probe_ids = probe_ids(config, self.policy, len(self.tokenizer))
         self._rates = LearningRate(config.trainer)
         self._loss_settings = LossSettings.from_config(
             config.loss, self.policy.scorer.router_aux_loss_coef

@@ -128,6 +128,7 @@ def test_the_probe_is_fixed_by_its_seed_and_stays_in_the_vocabulary():
     assert tokens.dtype == np.int32
     assert tokens.min() >= 0
     assert tokens.max() < 100
+    assert set(probe_tokens(8, seed=1, avoid=[5, 6]).tolist()) == {0, 1, 2, 3, 4, 7}
     assert not set(tokens.tolist()) & {5, 6}
 
 

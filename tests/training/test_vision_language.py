@@ -17,8 +17,10 @@ from transformers import (
 from asyncgrpo.packing.row import build_row
 from asyncgrpo.sync.tensors import adapter_tensors, full_tensors
 from asyncgrpo.training.checkpoint import open_checkpoint
+from asyncgrpo.training.model import load_policy
 from asyncgrpo.training.orders import Train
 from asyncgrpo.training.parallel import Ranks, join_ranks, leave_ranks
+from asyncgrpo.training.publish import probe_ids
 from asyncgrpo.training.trainer import Trainer
 from tests.training.fixtures import VOCAB, add_tokenizer, resolved
 from tests.training.scripted_worker import make_group
@@ -106,6 +108,16 @@ def test_only_the_text_model_is_trained_optimised_and_published(model, tmp_path,
     assert published.keys() == {name for name in before if not is_of_a_tower(name)}
     changed = [name for name in published if not torch.equal(published[name], before[name])]
     assert len(changed) > len(published) / 2
+
+
+@pytest.mark.parametrize("peft", [None, {"r": 2, "target_modules": ["q_proj"]}])
+def test_a_run_is_attested_without_tokens_that_stand_for_an_image(model, tmp_path, peft):
+    for seed in range(5):
+        config = resolved(model, tmp_path, model={"peft": peft}, rollout={"seed": seed})
+        policy = load_policy(config, None, torch.device("cpu"))
+        probe = probe_ids(config, policy, VOCAB + 4)
+        assert probe is not None
+        assert not set(probe.tolist()) & {VOCAB, VOCAB + 1, VOCAB + 2}
 
 
 def test_its_checkpoint_is_the_whole_model_with_the_tower_as_it_was(model, tmp_path, ranks):
