@@ -13,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import httpx
 
 TOP = 3
+PATIENCE_S = 60.0  # of every request, on a busy machine
 
 
 def ask(server: str, model: str, prompt_ids: list[int], seed: int) -> dict:
@@ -26,6 +27,7 @@ def ask(server: str, model: str, prompt_ids: list[int], seed: int) -> dict:
             "logprobs": TOP,
             "return_token_ids": True,
         },
+        timeout=PATIENCE_S,
     ).json()["choices"][0]
     logprobs = answer["logprobs"]
     return {
@@ -55,11 +57,15 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
 
+class _Server(ThreadingHTTPServer):
+    request_queue_size = 128  # rollouts come at once; of 5, the others' SYNs are lost for seconds
+
+
 class AgentServer:
     """The service in a thread, on a free port of the loopback."""
 
     def __init__(self):
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+        self._server = _Server(("127.0.0.1", 0), _Handler)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
 

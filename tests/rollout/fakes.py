@@ -80,7 +80,7 @@ def config(data_path: str, url: str, rewards: Sequence[Any], **sections: dict[st
     return Config.model_validate(tree)
 
 
-async def run(server, cfg, trainer, *, within=30.0, events=None, speaker=None):
+async def run(server, cfg, trainer, *, within=120.0, events=None, speaker=None):
     """A worker's whole life against a fake server; `speaker` is the policy's tokenizer."""
     has_environments = cfg.rollout.environments is not None
     prompts = load_prompts(cfg.data, seed=cfg.rollout.seed, environment_prompts=has_environments)
@@ -88,7 +88,8 @@ async def run(server, cfg, trainer, *, within=30.0, events=None, speaker=None):
     recorder = Recorder()
     client = ServerClient(
         server.url,
-        retries=Retries(attempts=3, first_s=0.01, longest_s=0.05),
+        # More tries than any test lets fail, were one request to meet all the failures.
+        retries=Retries(attempts=5, first_s=0.01, longest_s=0.05),
         on_retry=lambda _: count_retry(recorder),
     )
     async with client, asyncio.timeout(within):

@@ -6,7 +6,7 @@ import pytest
 
 from asyncgrpo import AsyncRolloutLoop, Rollout, TurnRecord
 from tests.fake_vllm import FakeServer, FakeState, expected_logprobs
-from tests.rollout.agent_server import AgentServer
+from tests.rollout.agent_server import PATIENCE_S, AgentServer
 from tests.rollout.fakes import FakeTrainer, config, run, write_prompts
 
 G = 4
@@ -14,7 +14,7 @@ G = 4
 
 class AsksAnAgent(AsyncRolloutLoop):
     async def setup(self):
-        self.client = httpx.AsyncClient(base_url=self.config.agent_url)
+        self.client = httpx.AsyncClient(base_url=self.config.agent_url, timeout=PATIENCE_S)
         self.asked = 0
 
     async def close(self):

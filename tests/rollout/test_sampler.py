@@ -1,6 +1,7 @@
 """One turn: which policy it asks for, how long it asks, what it makes of no answer."""
 
 import asyncio
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,17 +22,22 @@ PATIENCE_S = 0.3
 
 
 class Server:
-    """Serves the policies in `names`; never answers a prompt that begins with `lost`."""
+    """Serves the policies in `names`; never answers a prompt that begins with `lost`.
+
+    `now` is what the clock shows: each request that is lost takes 20 ms.
+    """
 
     def __init__(self, *names, lost=None):
         self.names, self.lost, self.asked = list(names), lost, []
+        self.now = 0.0
         self.answers = asyncio.Event()
         self.answers.set()
 
     async def generate(self, request):
         self.asked.append(request.policy)
         if request.prompt_ids[0] == self.lost:
-            await asyncio.sleep(0.02)
+            self.now += 0.02
+            await asyncio.sleep(0)
             raise UnreachableError("timeout")
         if request.policy not in self.names:
             raise UnknownModelError(f"`{request.policy}` does not exist", 404)
@@ -53,8 +59,14 @@ def rollout():
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch):
-    monkeypatch.setattr(module, "FIRST_WAIT_S", 0.01)
-    monkeypatch.setattr(module, "NEXT_POLICY_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(module, "FIRST_WAIT_S", 0.001)
+    monkeypatch.setattr(module, "LONGEST_WAIT_S", 0.001)
+
+
+async def until(condition):
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 - what is waited for cannot notify
+            await asyncio.sleep(0)
 
 
 async def test_a_first_turn_whose_policy_is_gone_asks_for_the_current_one():
@@ -62,6 +74,7 @@ async def test_a_first_turn_whose_policy_is_gone_asks_for_the_current_one():
     turns, policy = sampler(server)
     context = rollout()
     asking = asyncio.ensure_future(turns.turn([1, 2]))
+    await until(lambda: server.asked)
     await asyncio.sleep(0.05)
     policy.publish(NEW)  # it is on its way when the old one is gone
     await asking
@@ -69,7 +82,8 @@ async def test_a_first_turn_whose_policy_is_gone_asks_for_the_current_one():
     assert context.policy == NEW
 
 
-async def test_a_policy_that_is_gone_and_not_replaced_costs_the_rollout():
+async def test_a_policy_that_is_gone_and_not_replaced_costs_the_rollout(monkeypatch):
+    monkeypatch.setattr(module, "NEXT_POLICY_TIMEOUT_S", 0.2)
     turns, _ = sampler(Server())
     rollout()
     with pytest.raises(ServerError, match="no other was published"):
@@ -108,30 +122,37 @@ async def test_turns_side_by_side_have_one_policy_or_none():
     rollout()
     server.answers.clear()
     first = asyncio.ensure_future(turns.turn([1, 2]))  # under way with the old policy
-    await asyncio.sleep(0.01)
+    await until(lambda: server.asked == [OLD.name])
     server.names = [NEW.name]
     policy.publish(NEW)
     second = asyncio.ensure_future(turns.turn([1, 3]))
-    await asyncio.sleep(0.01)
+    await until(lambda: server.asked == [OLD.name, OLD.name, NEW.name])
     server.answers.set()
     answers = await asyncio.gather(first, second, return_exceptions=True)
     assert [isinstance(answer, ServerError) for answer in answers] == [True, False]
 
 
-async def test_a_request_that_alone_gets_no_answer_costs_its_rollout():
-    turns, _ = sampler(Server(OLD.name, lost=9))
+@pytest.fixture
+def lossy(monkeypatch):
+    server = Server(OLD.name, lost=9)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: server.now))
+    return server
+
+
+async def test_a_request_that_alone_gets_no_answer_costs_its_rollout(lossy):
+    turns, _ = sampler(lossy)
     rollout()
     hopeless = asyncio.ensure_future(turns.turn([9]))
     while not hopeless.done():
         await turns.turn([1, 2])
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0)
     with pytest.raises(ServerError, match=r"no answer for 0 s .*while others did"):
         await hopeless
 
 
-async def test_a_server_that_answers_nobody_ends_the_run():
-    turns, _ = sampler(Server(OLD.name, lost=9))
+async def test_a_server_that_answers_nobody_ends_the_run(lossy):
+    turns, _ = sampler(lossy)
     rollout()
     with pytest.raises(RunError, match="no server answered for"):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await turns.turn([9])

@@ -26,7 +26,7 @@ from asyncgrpo.rollout.worker import work
 from asyncgrpo.server.client import ServerClient
 from tests.fake_vllm import FakeServer, FakeState
 from tests.rollout.fakes import FakeTrainer, config, tokenizer, write_prompts
-from tests.rollout.test_worker import HOOKS, START_S, start
+from tests.rollout.test_worker import END_S, HOOKS, START_S, start
 
 NUM_PROMPTS = 11
 
@@ -74,7 +74,7 @@ def work_of(run_dir, server, link, count: int, begin: Begin):
     link.broadcast(Stop())
     link.receive(0.1)  # the receiver also sends
     for process in processes:
-        assert process.wait(20) == 0
+        assert process.wait(END_S) == 0
         process.stderr.close()
     return resolved, reduce_window(measured.drain())
 
