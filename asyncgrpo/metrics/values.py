@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import msgspec
 
 
-class Aggregate(msgspec.Struct, frozen=True):
+class Aggregate(msgspec.Struct):
     """Observations of one metric, mergeable in any order: mean = total / weight."""
 
     total: float  # sum of value x weight
@@ -19,14 +19,12 @@ class Aggregate(msgspec.Struct, frozen=True):
     low: float
     high: float
 
-    def merge(self, other: "Aggregate") -> "Aggregate":
-        """The observations of both."""
-        return Aggregate(
-            self.total + other.total,
-            self.weight + other.weight,
-            min(self.low, other.low),
-            max(self.high, other.high),
-        )
+    def add(self, total: float, weight: float, low: float, high: float) -> None:
+        """Take in observations that amount to these."""
+        self.total += total
+        self.weight += weight
+        self.low = min(self.low, low)
+        self.high = max(self.high, high)
 
 
 Aggregates = dict[str, Aggregate]
@@ -41,13 +39,13 @@ class Recorder:
     def record(self, name: str, value: float, weight: float = 1.0) -> None:
         """Observe `value`, which stands for `weight` tokens, samples or calls."""
         value, weight = float(value), float(weight)  # a numpy scalar is no number on the wire
-        self._add(name, Aggregate(value * weight, weight, value, value))
+        self._add(name, value * weight, weight, value, value)
 
     def record_rate(self, name: str, total: float, seconds: float) -> None:
         """Observe `total` units made in `seconds`; the window's rate is sum / sum."""
         total, seconds = float(total), float(seconds)
         if seconds > 0:
-            self._add(name, Aggregate(total, seconds, total / seconds, total / seconds))
+            self._add(name, total, seconds, total / seconds, total / seconds)
 
     def record_all(self, name: str, values: Iterable[float]) -> None:
         """Observe each of `values` with weight 1."""
@@ -56,14 +54,17 @@ class Recorder:
 
     def merge(self, aggregates: Aggregates) -> None:
         """Take over observations made elsewhere."""
-        for name, aggregate in aggregates.items():
-            self._add(name, aggregate)
+        for name, other in aggregates.items():
+            self._add(name, other.total, other.weight, other.low, other.high)
 
     def drain(self) -> Aggregates:
         """What was observed since the last drain."""
         aggregates, self._aggregates = self._aggregates, {}
         return aggregates
 
-    def _add(self, name: str, aggregate: Aggregate) -> None:
+    def _add(self, name: str, total: float, weight: float, low: float, high: float) -> None:
         held = self._aggregates.get(name)
-        self._aggregates[name] = aggregate if held is None else held.merge(aggregate)
+        if held is None:
+            self._aggregates[name] = Aggregate(total, weight, low, high)
+        else:
+            held.add(total, weight, low, high)

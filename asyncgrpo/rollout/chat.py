@@ -22,6 +22,7 @@ from asyncgrpo.config.rollout import RolloutConfig
 from asyncgrpo.errors import DataError
 from asyncgrpo.records import FinishReason
 from asyncgrpo.rollout.context_room import SHORT, cannot_fit
+from asyncgrpo.rollout.detokenizer import Detokenizer
 from asyncgrpo.rollout.group import Messages, TokenIds, TurnRecord
 from asyncgrpo.rollout.reply_parsing import (
     END_THINK,
@@ -62,6 +63,7 @@ class Chat:
     ) -> None:
         """`max_model_len` is the context in tokens; None = without end."""
         self._tokenizer = tokenizer
+        self._detokenizer = Detokenizer(tokenizer)
         self._max_model_len = max_model_len
         self._given = _read_template(rollout.chat_template)
         self._template = self._given
@@ -146,13 +148,13 @@ class Chat:
 
     def text(self, output_ids: Any) -> str:
         """What a turn says, without special tokens."""
-        return str(self._tokenizer.decode(output_ids, skip_special_tokens=True))
+        return self._detokenizer.text(output_ids)
 
     def reply(self, output_ids: Any, schemas: Sequence[ToolSchema]) -> Reply:
         """What a turn says and calls."""
         form = self._form()
         ids = form.without_end(output_ids)
-        said = str(self._tokenizer.decode(ids, skip_special_tokens=False))
+        said = self._detokenizer.text_with_specials(ids)
         reply = parse_reply(said, form.style, schemas, thinking=form.thinking)
         return reply if reply.calls else Reply(said, self.text(output_ids))
 

@@ -10,10 +10,10 @@ fails.
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 import aiohttp
 import httpx
@@ -60,6 +60,7 @@ HEALTH_TIMEOUT_S = 10.0
 SPREAD = 5  # a wait is longer by up to as many first waits, at random
 ADAPTER_SEEN_WITHIN_S = 15.0  # how late a file may appear on a shared file system
 
+T = TypeVar("T")
 OnRetry = Callable[[ServerError], None]
 OnWait = Callable[[float], None]
 
@@ -292,27 +293,46 @@ class ServerClient:
 
     # Transport
 
-    async def _patiently(self, attempt_once: Callable[[], Any]) -> Any:
+    async def _patiently(self, attempt_once: Callable[[], Awaitable[T]]) -> T:
+        """The first try goes by itself: what counts the others costs as much as a request."""
+        start = time.monotonic()
+        try:
+            return await attempt_once()
+        except ServerError as error:
+            left_s = self._timeout_s - (time.monotonic() - start)
+            if not is_transient(error) or left_s <= 0:
+                raise
+            await self._note_failure(error, attempt=1)
+            return await self._retry(attempt_once, error, left_s)
+
+    async def _retry(
+        self, attempt_once: Callable[[], Awaitable[T]], first: ServerError, left_s: float
+    ) -> T:
         retries = self._retries
         tries = stamina.retry_context(
             on=is_transient,
             attempts=retries.attempts,
-            timeout=self._timeout_s,  # a server that never answers costs one timeout, not ten
+            timeout=left_s,  # a server that never answers costs one timeout, not ten
             wait_initial=retries.first_s,
             wait_max=retries.longest_s,
             wait_jitter=SPREAD * retries.first_s,
         )
         async for attempt in tries:
             with attempt:
+                if attempt.num == 1:
+                    raise first
                 try:
                     return await attempt_once()
                 except ServerError as error:
                     if is_transient(error):
-                        await self._check_engine(error)
-                        if self._on_retry is not None and attempt.num < retries.attempts:
-                            self._on_retry(error)
+                        await self._note_failure(error, attempt=attempt.num)
                     raise
         raise AssertionError("stamina yields at least one attempt")
+
+    async def _note_failure(self, error: ServerError, *, attempt: int) -> None:
+        await self._check_engine(error)
+        if self._on_retry is not None and attempt < self._retries.attempts:
+            self._on_retry(error)
 
     async def _check_engine(self, error: ServerError) -> None:
         # No answer says nothing about the engine: the next try will.
