@@ -110,4 +110,5 @@ class RolloutConfig(Section):
     on_stale: Literal["drop", "retry"] = "drop"
     """What happens to a sample that is too stale."""
     failure_budget: Fraction = 0.05
-    """Share of failed rollouts in a window that ends the run."""
+    """Share of failures in a window of 256 rollouts that ends the run; a prompt longer than the
+    context is one."""

@@ -160,11 +160,10 @@ class Generation:
             return await self._drop_unopened(epoch, position, DropReason.ERROR)
         if prompt_ids is not None and self._sampler.room_for(prompt_ids) <= 0:
             await self._count_out(census, "longer than the context (server.max_model_len)")
-            log.warning(
-                "row %d is dropped: its prompt of %d tokens leaves no room in the context "
-                "(server.max_model_len)",
-                prompt.row_index,
-                prompt_ids.size,
+            self.fail(
+                self._failures,
+                f"row {prompt.row_index}: a prompt of {prompt_ids.size} tokens leaves no room in "
+                "the context; raise server.max_model_len, or leave such rows out",
             )
             return await self._drop_unopened(epoch, position, DropReason.ERROR)
         group = OpenGroup(

@@ -28,6 +28,7 @@ from tests.rollout.fakes import (
     FakeTrainer,
     config,
     consume_at_once,
+    conversation,
     run,
     tokenizer,
     write_prompts,
@@ -473,6 +474,22 @@ async def test_prompts_longer_than_the_context_are_dropped_and_an_epoch_of_them_
     cfg = config(data_path, server.url, [THREES], server={"max_model_len": 4})
     with pytest.raises(RunError, match="longer than the context"):
         await run(server, cfg, FakeTrainer(num_prompts=30))
+
+
+async def test_prompts_longer_than_the_context_use_up_the_budget_as_other_failures_do(
+    server, tmp_path
+):
+    words = [[3, 4] if i % 10 else [3] * 70 for i in range(40)]  # one in ten
+    rows = [{"prompt": conversation(*each), "target": i} for i, each in enumerate(words)]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    cfg = config(str(path), server.url, [THREES], rollout={"failure_budget": 4 / 256})
+    trainer = await run(server, cfg, FakeTrainer(num_prompts=40))
+    assert [drop.reason for drop in trainer.drops].count(DropReason.ERROR) == 4
+    cfg = config(str(path), server.url, [THREES], rollout={"failure_budget": 3 / 256})
+    reason = r"failure_budget.*row \d+: a prompt of 72 tokens leaves no room in the context; raise"
+    with pytest.raises(RunError, match=reason):
+        await run(server, cfg, FakeTrainer(num_prompts=40))
 
 
 # Before the start
