@@ -274,13 +274,13 @@ async def test_a_verdict_cannot_be_forged(code):
 @confined
 async def test_what_cannot_end_counts_as_wrong_and_hurts_no_other():
     completions = [said("while True: pass"), said(ADD), said("import time\ntime.sleep(60)")]
-    assert await code_reward(completions, tests=[ADDS] * 3, seconds=1.0) == [0.0, 1.0, 0.0]
+    assert await code_reward(completions, tests=[ADDS] * 3, seconds=4.0) == [0.0, 1.0, 0.0]
 
 
 @confined
 async def test_tests_that_passed_before_the_time_ran_out_count_with_partial():
     code = "def add(a, b):\n    while a < 0: pass\n    return a + b"
-    assert await reward(code, ADDS, partial=True, seconds=1.0) == 0.5
+    assert await reward(code, ADDS, partial=True, seconds=4.0) == 0.5
 
 
 async def test_a_machine_that_cannot_confine_is_named(monkeypatch):
