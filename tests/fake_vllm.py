@@ -75,6 +75,7 @@ class FakeState:
     kv_usage: float | None = None  # what /metrics says; None = by what runs
     script: Script | None = None  # None = sample from the rule
     latency_s: float = 0.0
+    hold_until: int = 0  # generations are answered once as many have run at the same time
     ready_after: int = 0  # /health answers 503 this many times first
     fail_next: list[int] = field(default_factory=list)  # statuses of the next generations
     fail_control: list[int] = field(default_factory=list)  # and of the next control calls
@@ -251,6 +252,8 @@ class _Fake:
         try:
             await self._running.wait()
             await asyncio.sleep(state.latency_s)
+            while state.most_running < state.hold_until:  # noqa: ASYNC110 - set from any thread
+                await asyncio.sleep(0.01)
             response = self._generators[path](body)
         finally:
             state.running -= 1

@@ -45,7 +45,7 @@ async def test_the_best_endpoint_that_answers_is_used(
 
 async def test_a_server_left_paused_by_a_killed_trainer_is_let_go(fake, client, make_config):
     fake.state.paused = True
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await probe(client, make_config())
     assert not fake.state.paused
 

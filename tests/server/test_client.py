@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from asyncgrpo.errors import ServerError
+from asyncgrpo.launch.machine import free_port
 from asyncgrpo.records import FinishReason, VersionSpan
 from asyncgrpo.server.api import Endpoint
 from asyncgrpo.server.client import Retries, ServerClient
@@ -101,7 +102,8 @@ async def test_waits_double(fake, make_request):
 
 async def test_requests_that_failed_together_do_not_come_back_together(fake, make_request):
     fake.state.fail_next = [503] * 40
-    retries = Retries(attempts=2, first_s=0.1, longest_s=10)
+    # Two tries, and more for a request that meets the failure of one that is sent late.
+    retries = Retries(attempts=10, first_s=0.1, longest_s=10)
     async with ServerClient(fake.url, retries=retries) as client:
 
         async def seconds(seed: int) -> float:
@@ -114,11 +116,11 @@ async def test_requests_that_failed_together_do_not_come_back_together(fake, mak
 
 
 async def test_a_server_that_comes_back_is_found_again(make_request):
-    with FakeServer() as before:
-        port = before.port
+    port = free_port("127.0.0.1")
     seen: list[ServerError] = []
-    retries = Retries(attempts=10, first_s=0.1, longest_s=0.5)
-    async with ServerClient(before.url, retries=retries, on_retry=seen.append) as client:
+    retries = Retries(attempts=50, first_s=0.1, longest_s=0.5)
+    url = f"http://127.0.0.1:{port}"
+    async with ServerClient(url, retries=retries, on_retry=seen.append) as client:
         waiting = asyncio.ensure_future(client.generate(make_request()))
         while not seen:  # noqa: ASYNC110  (the client tells through a callback)
             await asyncio.sleep(0.01)
@@ -181,8 +183,7 @@ async def test_a_prompt_longer_than_the_context_names_the_flag(client, make_requ
 
 
 async def test_no_server_is_told_apart_and_tried_again(make_request):
-    with FakeServer() as gone:
-        url = gone.url
+    url = f"http://127.0.0.1:{free_port('127.0.0.1')}"
     seen: list[ServerError] = []
     async with ServerClient(url, retries=AT_ONCE, on_retry=seen.append) as client:
         with pytest.raises(UnreachableError, match="is the server running"):
@@ -210,11 +211,10 @@ async def test_a_server_that_never_answers_costs_one_timeout_and_not_one_per_try
 
 
 async def test_hundreds_are_in_flight_at_once(fake, client, make_request):
-    fake.state.latency_s = 1.0
-    start = time.monotonic()
-    await asyncio.gather(*(client.generate(make_request(seed=i)) for i in range(300)))
-    assert fake.state.most_running > 250
-    assert time.monotonic() - start < 10
+    fake.state.hold_until = 300
+    async with asyncio.timeout(60):
+        await asyncio.gather(*(client.generate(make_request(seed=i)) for i in range(300)))
+    assert fake.state.most_running == 300
 
 
 async def test_an_adapter_is_loaded_once_under_its_name(fake, client, tmp_path, make_request):
@@ -274,7 +274,7 @@ async def test_paused_requests_wait_and_none_is_lost(fake, client, make_request)
     await asyncio.sleep(0.2)
     assert not waiting.done()
     await client.resume()
-    assert len(await asyncio.wait_for(waiting, 5)) == 5
+    assert len(await asyncio.wait_for(waiting, 30)) == 5
 
 
 async def test_ready_is_waited_for_and_given_up(fake, client):

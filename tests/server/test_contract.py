@@ -442,7 +442,7 @@ async def test_the_packed_endpoint_and_generate_report_the_same_weight_versions(
 
 
 async def until(client: ServerClient, holds: Callable[[Any], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         while not holds(await client.load()):  # noqa: ASYNC110  (a server notifies nobody)
             await asyncio.sleep(0.02)
 

@@ -74,7 +74,7 @@ def test_importing_the_plugin_imports_neither_torch_nor_vllm():
         f"import sys, {vllm_plugin.__name__}; "
         "sys.exit(bool({'torch', 'vllm', 'transformers'} & set(sys.modules)))"
     )
-    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=200).returncode == 0
 
 
 @pytest.mark.vllm
