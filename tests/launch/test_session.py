@@ -80,15 +80,23 @@ class Attempt:
 
         self.session = Session(prepared, self.run, LineView(self.output), plan=plan)
 
-    async def train(self, *at_step: tuple[int, Callable[[], None]]) -> Outcome:
-        """Run it, doing something as soon as a step is in the metrics."""
-        async with asyncio.timeout(60):
+    async def train(self, *at: tuple[int | Callable[[], bool], Callable[[], None]]) -> Outcome:
+        """Run it, doing something as soon as a step is in the metrics, or a condition holds."""
+        async with asyncio.timeout(180):
             training = asyncio.create_task(self.session.train())
-            for step, act in at_step:
-                while not training.done() and self.steps() < step:  # noqa: ASYNC110  # files
+            for when, act in at:
+                while not training.done() and not self._holds(when):  # noqa: ASYNC110  # files
                     await asyncio.sleep(0.05)
-                act()
+                if not training.done():
+                    act()
             return await training
+
+    def _holds(self, when: int | Callable[[], bool]) -> bool:
+        return when() if callable(when) else self.steps() >= when
+
+    def logged(self, name: str) -> str:
+        log = self.run.logs / "latest" / f"{name}.log"
+        return log.read_text() if log.exists() else ""
 
     def steps(self) -> int:
         return len(self.run.metrics.read_text().splitlines()) if self.run.metrics.exists() else 0
@@ -178,10 +186,18 @@ async def test_a_run_ends_when_all_its_workers_have_closed(attempt):
 
 
 async def test_a_worker_that_dies_after_one_that_failed_is_not_blamed(attempt):
-    a = attempt(
-        worker="import time; time.sleep(0.3); raise SystemExit(1)",
-        trainer="import sys; sys.exit('error: disk full')",
+    trainer = (
+        "import os, sys\nfrom pathlib import Path\n"
+        "(Path(sys.argv[1]) / 'pid.new').write_text(str(os.getpid()))\n"
+        "(Path(sys.argv[1]) / 'pid.new').rename(Path(sys.argv[1]) / 'pid')\n"
+        "sys.exit('error: disk full')"
     )
+    worker = (  # a second after the trainer is gone
+        "import sys, time\nfrom pathlib import Path\npid = Path(sys.argv[1]) / 'pid'\n"
+        "while not pid.exists() or Path('/proc', pid.read_text()).exists(): time.sleep(0.05)\n"
+        "time.sleep(1); raise SystemExit(1)"
+    )
+    a = attempt(worker=worker, trainer=trainer)
     with pytest.raises(RunError, match="trainer exited with status 1"):
         await a.train()
 
@@ -193,7 +209,13 @@ async def test_a_crash_bundle_holds_the_stacks_of_who_was_still_running(attempt)
         "def waiting_for_the_trainer(): time.sleep(600)\n"
         "print('up', flush=True); waiting_for_the_trainer()"
     )
-    a = attempt(worker=source, trainer="import time; time.sleep(1); raise SystemExit(1)")
+    trainer = (
+        "import sys, time\nfrom pathlib import Path\n"
+        "log = Path(sys.argv[1]) / 'logs' / 'latest' / 'worker.log'\n"
+        "while 'up' not in log.read_text(): time.sleep(0.05)\n"
+        "raise SystemExit(1)"
+    )
+    a = attempt(worker=source, trainer=trainer)
     with pytest.raises(RunError):
         await a.train()
     assert "waiting_for_the_trainer" in (a.run.crash / "worker.log").read_text()
@@ -208,9 +230,9 @@ async def test_ctrl_c_once_lets_the_trainer_checkpoint_and_is_a_success(attempt)
 
 
 async def test_a_trainer_that_still_loads_is_asked_again(attempt):
-    a = attempt(trainer="import time; time.sleep(4)\n" + TRAINER)
-    asyncio.get_running_loop().call_later(1.5, interrupt())
-    assert await a.train() is Outcome.STOPPED
+    loads = "import time; print('loads', flush=True); time.sleep(4)\n"
+    a = attempt(trainer=loads + TRAINER)
+    assert await a.train((lambda: "loads" in a.logged("trainer"), interrupt())) is Outcome.STOPPED
     assert "checkpointed" in (a.run.logs / "latest" / "trainer.log").read_text()
 
 
@@ -228,10 +250,11 @@ async def test_sigterm_waits_no_longer_than_the_grace(attempt):
 async def test_ctrl_c_while_a_server_starts_loses_nothing(attempt):
     attempt.fake.state.dead = True  # /health does not answer 200
     a = attempt()
-    loop = asyncio.get_running_loop()
-    loop.call_later(0.5, interrupt())
-    assert await a.train() is Outcome.STOPPED
-    assert f"waiting for {attempt.fake.url}" in a.output.getvalue()
+
+    def waits() -> bool:
+        return f"waiting for {attempt.fake.url}" in a.output.getvalue()
+
+    assert await a.train((waits, interrupt())) is Outcome.STOPPED
     assert not a.run.config.exists()
     assert f"rm -r {a.run.path}" in account(a.run, Outcome.STOPPED)  # there is nothing to resume
 

@@ -60,14 +60,14 @@ def until(condition, *, within_s: float) -> None:
 
 
 async def printed(process: Process, pattern: str) -> str:
-    await asyncio.to_thread(until, lambda: re.search(pattern, process.log.read_text()), within_s=20)
+    await asyncio.to_thread(until, lambda: re.search(pattern, process.log.read_text()), within_s=60)
     found = re.search(pattern, process.log.read_text())
     assert found is not None
     return found.group(1) if found.groups() else found.group()
 
 
 @asynccontextmanager
-async def supervised(folder: Path, *, grace_s: float = 5.0):
+async def supervised(folder: Path, *, grace_s: float = 30.0):
     supervisor = Supervisor(
         folder, EventLog(folder / "events.jsonl"), Interrupts(), grace_s=grace_s
     )
@@ -131,7 +131,7 @@ async def test_who_ignores_sigterm_is_killed_after_the_grace_with_all_below_it(t
         child = int(await printed(process, r"child (\d+)"))
         began = time.monotonic()
         await supervisor.stop()
-        assert 0.5 <= time.monotonic() - began < 5
+        assert 0.5 <= time.monotonic() - began < 20
         assert process.exited.result().code == -signal.SIGKILL
         assert not alive(child)
 
@@ -155,7 +155,7 @@ async def test_the_first_interrupt_ends_the_work_and_the_second_the_grace(tmp_pa
         await asyncio.sleep(0.2)
         assert process.running  # it has 60 s
         supervisor.interrupts.receive(signal.SIGINT)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await stopping
         assert not alive(child)
 
@@ -170,7 +170,7 @@ async def test_a_killed_guard_takes_its_program_with_it(tmp_path: Path):
         program = int(await printed(process, r"pid (\d+)"))
         os.kill(process.pid, signal.SIGKILL)
         assert (await process.exited).code == -signal.SIGKILL
-        await asyncio.to_thread(until, lambda: not alive(program), within_s=5)
+        await asyncio.to_thread(until, lambda: not alive(program), within_s=20)
 
 
 LAUNCHER = """
@@ -198,7 +198,8 @@ def test_kill_9_of_the_launcher_leaves_nobody_within_15_s(tmp_path: Path):
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as launcher:
         assert launcher.stdout is not None
         assert launcher.stdout.readline() == "started\n"
-        until(lambda: "child" in (tmp_path / "p1.log").read_text(), within_s=20)
+        until(lambda: "up" in (tmp_path / "p0.log").read_text(), within_s=60)
+        until(lambda: "child" in (tmp_path / "p1.log").read_text(), within_s=60)
         started = (tmp_path / "events.jsonl").read_text().splitlines()
         guards = [json.loads(line)["pid"] for line in started]
         everybody = [pid for guard in guards for pid in family(guard)]
