@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from pathlib import Path
 import psutil
 
 from asyncgrpo.bench.figure import Figure
+from asyncgrpo.launch.machine import free_port
 
 STEPS = 1000
 MOST_GROWTH = 0.05
@@ -133,7 +133,7 @@ def _watch(run: subprocess.Popen[bytes], metrics: Path) -> dict[str, Memory]:
 
 def _last_step(metrics: Path) -> int | None:
     try:
-        lines = metrics.read_bytes().splitlines()
+        lines = metrics.read_bytes().split(b"\n")[:-1]  # the last may be under way
     except OSError:
         return None
     return int(json.loads(lines[-1])["step"]) if lines else None
@@ -153,9 +153,7 @@ def _sizes(launcher: int) -> dict[str, int]:
 
 @contextlib.contextmanager
 def _fake_server() -> Generator[str]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port("127.0.0.1")
     model = str(ROOT / "tests" / "assets" / "sums-model")
     server = subprocess.Popen([sys.executable, "-c", SERVER, model, str(port)], cwd=ROOT)
     try:

@@ -1,14 +1,18 @@
 """What this machine has: cores, GPUs, free ports. Asked without importing torch."""
 
 import os
+import random
 import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 WHERE_VLLM_IS = "import importlib.util as u; print(u.find_spec('vllm').origin)"
 NVIDIA_PROC = Path("/proc/driver/nvidia/gpus")
+EPHEMERAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+SERVER_PORTS = range(15_000, 32_768)
 QUERY_S = 20.0  # nvidia-smi takes seconds where the driver has to start
 
 
@@ -48,12 +52,15 @@ def vllm_knows(python: str | None, field: str) -> bool:
         return False
 
 
-def free_port(host: str) -> int:
-    """A port of `host` that nothing listens on."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
+def free_port(host: str, besides: Collection[int] = ()) -> int:
+    """A port of `host` that nothing listens on, and none of `besides`.
+
+    A server takes a minute to bind it: meanwhile the kernel must not give it to anybody else.
+    """
+    ports = _server_ports()
+    drawn = random.SystemRandom().sample(ports, len(ports))  # no two launchers draw the same
+    free = (port for port in drawn if port not in besides and is_free(host, port))
+    return next(free, None) or _port_of_the_kernels(host)
 
 
 def is_free(host: str, port: int) -> bool:
@@ -66,6 +73,22 @@ def is_free(host: str, port: int) -> bool:
         except OSError:
             return False
     return True
+
+
+def _server_ports() -> range:
+    """The usual ports of servers, without those that the kernel hands out by itself."""
+    try:
+        first = int(EPHEMERAL_PORTS.read_text().split()[0])
+    except (OSError, ValueError):
+        return SERVER_PORTS
+    return range(SERVER_PORTS.start, min(SERVER_PORTS.stop, first))
+
+
+def _port_of_the_kernels(host: str) -> int:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
 
 
 def _listed_by_nvidia_smi() -> int:

@@ -75,5 +75,8 @@ def prepare(recipe: LoadedRecipe, *, starts: bool = True) -> Prepared:
 def _ports(config: Config) -> tuple[int, ...]:
     """One for each server: the one asked for and those after it, or free ones."""
     if config.server.port == "auto":
-        return tuple(machine.free_port(config.server.host) for _ in range(config.server.replicas))
+        ports: list[int] = []
+        for _ in range(config.server.replicas):
+            ports.append(machine.free_port(config.server.host, ports))
+        return tuple(ports)
     return tuple(config.server.port + index for index in range(config.server.replicas))

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -72,12 +71,6 @@ def wait_until(ready: Callable[[], bool], what: str, *, timeout: float = START_S
     while not ready():
         assert time.monotonic() < deadline, f"waited {timeout:.0f} s in vain for {what}"
         time.sleep(0.2)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def answers(url: str) -> bool:

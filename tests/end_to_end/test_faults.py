@@ -8,13 +8,13 @@ import contextlib
 import httpx
 import pytest
 
+from asyncgrpo.launch.machine import free_port
 from tests.end_to_end.runs import (
     RECIPE,
     RunDirectory,
     answers,
     asyncgrpo,
     descendants,
-    free_port,
     process_titled,
     run,
     started,
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
 
 @pytest.fixture(scope="module")
 def url():
-    port = free_port()
+    port = free_port("127.0.0.1")
     address = f"http://127.0.0.1:{port}"
     with started("serve", str(RECIPE), f"server.port={port}") as server:
         wait_until(lambda: answers(address) or server.poll() is not None, "the server")

@@ -256,6 +256,18 @@ def test_nvidia_smi_is_asked_where_the_kernel_says_nothing(tmp_path: Path, monke
     assert machine.cuda_count() == 2
 
 
+def test_a_free_port_is_none_that_the_kernel_gives_to_others(tmp_path: Path, monkeypatch):
+    kernels = tmp_path / "range"
+    kernels.write_text("15050\t60999\n")
+    monkeypatch.setattr(machine, "EPHEMERAL_PORTS", kernels)
+    first = machine.free_port("127.0.0.1")
+    second = machine.free_port("127.0.0.1", [first])
+    assert {first, second} <= {*range(15000, 15050)}
+    assert first != second
+    kernels.write_text("1024\t65535\n")  # it gives all of them
+    assert machine.is_free("127.0.0.1", machine.free_port("127.0.0.1"))
+
+
 def test_a_free_port_is_free():
     port = machine.free_port("127.0.0.1")
     assert machine.is_free("127.0.0.1", port)

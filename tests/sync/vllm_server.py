@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
+from asyncgrpo.launch.machine import free_port
 from asyncgrpo.server.client import ServerClient
 
 from .models import VOCAB
@@ -35,9 +35,7 @@ def save_with_tokenizer(model: Qwen3ForCausalLM, folder: Path) -> Path:
 @contextmanager
 def running_vllm(model: Path, log: Path, *flags: str) -> Iterator[str]:
     """The base URL of a server that is ready; it is gone when the block ends."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port("127.0.0.1")
     command = [
         *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
         *("--model", str(model), "--served-model-name", "tiny"),
