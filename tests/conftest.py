@@ -1,7 +1,20 @@
-"""Settings of all tests."""
+"""Settings of all tests.
 
-from hypothesis import settings
+    pytest                                  the same examples each time
+    pytest --hypothesis-profile=search      new ones, and many
+"""
 
-# Wall-clock deadlines fail on a busy machine; the file's own time limit is pytest's.
-settings.register_profile("asyncgrpo", deadline=None)
+from hypothesis import HealthCheck, settings
+
+# A clock fails on a busy machine, and an example that nobody has met fails whoever comes next.
+settings.register_profile(
+    "asyncgrpo",
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile(
+    "search", settings.get_profile("asyncgrpo"), derandomize=False, max_examples=2000
+)
 settings.load_profile("asyncgrpo")

@@ -541,7 +541,8 @@ said = st.one_of(
 
 
 @settings(
-    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=12,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(script=st.lists(said, min_size=1, max_size=5), cut=st.integers(0, 5), odd=st.booleans())
 async def test_whatever_is_said_every_generated_token_is_trained_once(
