@@ -1,7 +1,7 @@
 """Settings of all tests.
 
-    pytest                                  the same examples each time
-    pytest --hypothesis-profile=search      new ones, and many
+pytest                                  the same examples each time
+pytest --hypothesis-profile=search      new ones, and many
 """
 
 from hypothesis import HealthCheck, settings

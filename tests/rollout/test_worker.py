@@ -17,7 +17,7 @@ from tests.rollout import chat_fakes
 from tests.rollout.fakes import config, tokenizer, write_prompts
 
 HOOKS = "tests.rollout.hooks"
-START_S = 180.0  # importing transformers and datasets on a busy machine
+START_S = 300.0  # importing transformers and datasets on a busy machine
 END_S = 60.0
 
 

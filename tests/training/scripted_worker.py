@@ -86,7 +86,7 @@ class ScriptedWorker:
         self.versions: list[int] = []
         self.progress: list[Progress] = []
         self.sent: list[int] = []  # ordinals
-        self.stopped = False
+        self._stopped = threading.Event()
         self.silent = False
         self.most_held = 0
         self._end = threading.Event()
@@ -100,6 +100,11 @@ class ScriptedWorker:
         self._end.set()
         self._thread.join()
 
+    @property
+    def stopped(self) -> bool:
+        """Whether Stop came; a trainer that has ended may have sent it a moment ago."""
+        return self._stopped.wait(20)
+
     async def _run(self) -> None:
         import os
 
@@ -107,7 +112,7 @@ class ScriptedWorker:
         await link.send(Hello(self.share.index, self.pid or os.getpid(), self.num_prompts))
         sender: asyncio.Task[None] | None = None
         held = 0
-        while not self._end.is_set() and not self.stopped:
+        while not self._end.is_set() and not self._stopped.is_set():
             try:
                 message = await asyncio.wait_for(link.receive(), 0.2)
             except TimeoutError:
@@ -131,7 +136,7 @@ class ScriptedWorker:
                     self._consumed = message.consumed_tokens
                     self._moved.set()
                 case Stop():
-                    self.stopped = True
+                    self._stopped.set()
         del held
         if sender is not None:
             sender.cancel()

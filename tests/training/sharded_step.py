@@ -63,6 +63,6 @@ def run(out: Path, model: Path, compute: torch.dtype | None, ranks: Ranks) -> No
 
 
 if __name__ == "__main__":
-    joined = join_ranks(use_gpu=False, timeout_s=60)
+    joined = join_ranks(use_gpu=False, timeout_s=200)
     run(Path(sys.argv[1]), Path(sys.argv[2]), getattr(torch, sys.argv[3], None), joined)
     leave_ranks()

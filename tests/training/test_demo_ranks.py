@@ -39,7 +39,7 @@ def curve(run_dir: Path, num_ranks: int, trainer: dict[str, Any]) -> list[dict[s
     return metrics(run_dir)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_two_sharded_ranks_draw_the_loss_curve_of_one(tmp_path: Path):
     alone = curve(tmp_path / "alone", 1, {"gradient_accumulation_steps": 2})
     both = curve(tmp_path / "both", 2, {"sharding": "fsdp2"})

@@ -55,7 +55,7 @@ def test_two_shards_give_the_gradients_of_the_whole(model: Path, tmp_path: Path)
     done = subprocess.run(
         [*command, str(tmp_path / "found"), str(model), "own"],
         cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, timeout=240, check=False,
+        capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = load_file(tmp_path / "found.safetensors")

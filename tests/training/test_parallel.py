@@ -84,7 +84,7 @@ def two(model: Path, one: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     done = subprocess.run(
         [*command, str(run_dir), str(model), str(one)],
         cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, timeout=240, check=False,
+        capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "Warning" not in done.stderr

@@ -1,5 +1,6 @@
 """The real trainer process, a scripted worker, and a publisher that only counts: no server."""
 
+import contextlib
 import json
 import os
 import signal
@@ -60,13 +61,15 @@ def start(run_dir: Path, num_ranks: int = 1, **environment: str) -> subprocess.P
 
 
 def finish(process: subprocess.Popen[str]) -> str:
-    _, errors = process.communicate(timeout=240)
+    _, errors = process.communicate(timeout=600)
     assert process.returncode == 0, errors
     return errors
 
 
 def metrics(run_dir: Path) -> list[dict[str, float]]:
-    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    """The records of a run; of one under way, those that are written to their end."""
+    lines = (run_dir / "metrics.jsonl").read_text().splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 def state(folder: Path) -> dict:
@@ -152,7 +155,7 @@ def test_a_killed_trainer_resumes_at_the_right_prompt(model: Path, tmp_path: Pat
     write_run(tmp_path, config)
     with ScriptedWorker(tmp_path, num_prompts=30, script=None):
         killed = start(tmp_path, KILL_AT_VERSION="5")
-        killed.communicate(timeout=240)
+        killed.communicate(timeout=600)
     assert killed.returncode == -9
     before = state(tmp_path)
     assert before["step"] == 4
@@ -196,12 +199,12 @@ def test_a_stop_request_checkpoints_and_exits_0(model: Path, tmp_path: Path):
     counts = next(event for event in events if event["event"] == "ledger")
     assert counts["step"] == final["step"]
     assert counts["dropped"] == sum(counts["reasons"].values()) == sum(final["dropped"].values())
-    resolved_prompts = sum(end - start for start, end in final["resolved"])
-    assert counts["trained"] + counts["dropped"] >= resolved_prompts > 0
+    this_epoch = sum(end - start for start, end in final["resolved"])
+    assert counts["trained"] + counts["dropped"] == 50 * final["epoch"] + this_epoch > 0
 
 
 def wait_for_step(run_dir: Path, process: subprocess.Popen[str], step: int) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while not (run_dir / "metrics.jsonl").exists() or len(metrics(run_dir)) < step:
         assert process.poll() is None, process.communicate()[1]
         assert time.monotonic() < deadline
@@ -223,7 +226,7 @@ def test_a_killed_rank_ends_the_run_at_once_with_a_message(model: Path, tmp_path
         process = two_ranks_at_work(tmp_path, model)
         wait_for_step(tmp_path, process, 2)
         ranks_of(process)[1].kill()
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=300)
     assert process.returncode == 1
     assert "a rank of the trainer is gone" in errors or "lost rank" in errors
 
@@ -233,7 +236,8 @@ def test_ranks_asked_to_end_finish_their_step_together(model: Path, tmp_path: Pa
         process = two_ranks_at_work(tmp_path, model)
         wait_for_step(tmp_path, process, 2)
         for rank in ranks_of(process):
-            rank.terminate()
+            with contextlib.suppress(psutil.NoSuchProcess):  # both end after the first has heard
+                rank.terminate()
         finish(process)
     final = state(tmp_path)
     assert state(tmp_path / "checkpoints" / f"step-{final['step']:06d}") == final
@@ -286,7 +290,7 @@ def test_steps_that_are_not_finite_end_the_run_with_a_message(model: Path, tmp_p
     write_run(tmp_path, resolved(model, tmp_path, trainer=leaves))
     with ScriptedWorker(tmp_path, num_prompts=50):
         process = start(tmp_path)
-        _, errors = process.communicate(timeout=240)
+        _, errors = process.communicate(timeout=600)
     assert process.returncode == 1
     assert "not finite in 3 steps in a row, up to step 4: lower trainer.learning_rate" in errors
     assert "Traceback" not in errors
@@ -297,7 +301,7 @@ def test_a_model_that_is_missing_is_told_in_one_message(model: Path, tmp_path: P
     config = resolved(model, tmp_path, model={"name_or_path": str(tmp_path / "missing")})
     write_run(tmp_path, config)
     process = start(tmp_path)
-    _, errors = process.communicate(timeout=120)
+    _, errors = process.communicate(timeout=600)
     assert process.returncode == 1
     assert "model.name_or_path" in errors
     assert "Traceback" not in errors

@@ -31,7 +31,7 @@ from asyncgrpo.training.loss import LossSettings, policy_loss
 from asyncgrpo.training.row_tensors import RowTensors
 from tests.server.vllm_process import running_vllm
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1200)]
 
 MODEL = str(Path(__file__).parents[1] / "assets" / "sums-model")
 TEMPERATURE = 1.3  # a model this sure of itself leaves nothing to cut at 1

@@ -117,7 +117,7 @@ def run(run_dir: Path, model: Path, ranks: Ranks, other: Path | None) -> None:
 
 
 def main(run_dir: Path, model: Path, other: Path | None = None) -> None:
-    ranks = join_ranks(use_gpu=False, timeout_s=60)
+    ranks = join_ranks(use_gpu=False, timeout_s=200)
     run(run_dir, model, ranks, other)
     leave_ranks()
 
