@@ -6,8 +6,8 @@
 
 The guard leads a process group and adopts whatever its descendants leave behind. It ends the
 program when it gets SIGTERM or when the pipe closes: SIGTERM to the program, after a grace
-SIGKILL to every descendant. Then it ends the way the program ended. Should the guard itself be
-killed, the kernel terminates the program.
+SIGKILL to every descendant; SIGQUIT ends the grace. Then it ends the way the program ended.
+Should the guard itself be killed, the kernel terminates the program.
 
 Run as a file, with the standard library alone: `python guard.py STOP_GRACE_S PROGRAM [ARG ...]`.
 Descendants are found and adopted on Linux only; elsewhere the launcher signals the process group.
@@ -39,7 +39,7 @@ def main() -> None:
     wake_reader, wake_writer = os.pipe()
     os.set_blocking(wake_writer, False)
     signal.set_wakeup_fd(wake_writer, warn_on_full_buffer=False)
-    for wake_on in (signal.SIGCHLD, signal.SIGTERM):
+    for wake_on in (signal.SIGCHLD, signal.SIGTERM, signal.SIGQUIT):
         signal.signal(wake_on, noted)
     child = start(argv)
     status = watch(child, stop_grace_s, wake_reader)
@@ -58,7 +58,7 @@ def start(argv: list[str]) -> int:
     if child:
         return child
     signal.set_wakeup_fd(-1)
-    for changed in (signal.SIGINT, signal.SIGCHLD, signal.SIGTERM):
+    for changed in (signal.SIGINT, signal.SIGCHLD, signal.SIGTERM, signal.SIGQUIT):
         signal.signal(changed, signal.SIG_DFL)
     prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != guard:
@@ -74,19 +74,20 @@ def start(argv: list[str]) -> int:
 def watch(child: int, stop_grace_s: float, wake_reader: int) -> int:
     """Wait until the program has ended, or end it when asked to. Returns its wait status.
 
-    Asked by SIGTERM: SIGTERM to the program, `stop_grace_s` later SIGKILL to all below; a second
-    SIGTERM does not wait for the grace. The launcher gone: the same with `ORPHAN_GRACE_S`.
+    Asked by SIGTERM: SIGTERM to the program, `stop_grace_s` later SIGKILL to all below. By SIGQUIT:
+    the same without the grace. The launcher gone: the same with `ORPHAN_GRACE_S`.
     """
     watched, deadline = [0, wake_reader], math.inf
     while True:
         left = None if deadline == math.inf else max(0.0, deadline - time.monotonic())
         readable, _, _ = select.select(watched, [], [], left)
-        stops = os.read(wake_reader, 4096).count(signal.SIGTERM) if wake_reader in readable else 0
+        signals = os.read(wake_reader, 4096) if wake_reader in readable else b""
         status = reap(child)
         if status is not None:
             return status
-        if stops:
-            deadline = time.monotonic() + (stop_grace_s if deadline == math.inf else 0.0)
+        if signal.SIGTERM in signals or signal.SIGQUIT in signals:
+            grace_s = 0.0 if signal.SIGQUIT in signals else stop_grace_s
+            deadline = min(deadline, time.monotonic() + grace_s)
             terminate(child)
         if 0 in readable:
             watched.remove(0)
