@@ -9,6 +9,7 @@ from asyncgrpo.config.tree import Config
 from asyncgrpo.errors import ConfigError
 
 FLOAT32_BYTES, HALF_BYTES = 4, 2
+DELTA_NET_MODELS = ("qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")  # types of the text model
 
 
 def local_facts(config: Config, *, cuda_count: int, recipe_name: str) -> Facts:
@@ -50,6 +51,11 @@ def attention_softcap(config: Config) -> float | None:
     """What the model caps its attention scores at; None = it does not, or is not known here."""
     cap = _model_config(config).get("attn_logit_softcapping")
     return float(cap) if isinstance(cap, int | float) else None
+
+
+def has_delta_net(config: Config) -> bool:
+    """Whether the model is known to have Gated DeltaNet layers, which hold a state and no keys."""
+    return _model_config(config).get("model_type") in DELTA_NET_MODELS
 
 
 def vocabulary_size(config: Config) -> int | None:

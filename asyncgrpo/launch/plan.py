@@ -31,6 +31,7 @@ class Machine:
     ports: tuple[int, ...]  # free ones, one per server to launch; none with running servers
     environ: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)  # inherited
     kv_bytes_per_token: int | None = None  # of the model; None = not known
+    has_delta_net: bool = False  # the model is known to be such a hybrid
     can_list_masks: bool = False  # the servers' vLLM knows --return-sampling-mask
 
 
@@ -68,6 +69,7 @@ def _server(config: Config, machine: Machine, index: int, port: int) -> ProcessS
         device_kind(config),
         machine.environ,
         kv_bytes_per_token=machine.kv_bytes_per_token,
+        has_delta_net=machine.has_delta_net,
         can_list_masks=machine.can_list_masks,
     )
     return ProcessSpec(

@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass, replace
 
 from asyncgrpo.config import Config, Derivation, Facts, LoadedRecipe, local_facts, resolve
-from asyncgrpo.config.facts import kv_bytes_per_token
+from asyncgrpo.config.facts import has_delta_net, kv_bytes_per_token
 from asyncgrpo.launch import machine, preflight
 from asyncgrpo.launch.plan import Machine, server_urls
 
@@ -62,6 +62,7 @@ def prepare(recipe: LoadedRecipe, *, starts: bool = True) -> Prepared:
             ports,
             environ=dict(os.environ),
             kv_bytes_per_token=kv_bytes_per_token(config),
+            has_delta_net=has_delta_net(config),
             can_list_masks=bool(ports) and machine.vllm_knows(config.server.python, MASK_FIELD),
         ),
     )

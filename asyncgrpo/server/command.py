@@ -61,12 +61,14 @@ def server_command(
     environ: Mapping[str, str] = os.environ,
     *,
     kv_bytes_per_token: int | None = None,
+    has_delta_net: bool = False,
     can_list_masks: bool = False,
 ) -> ProcessCommand:
     """The command that starts vLLM for `config` on `port`; `device_kind` is cpu or cuda.
 
     The API key is looked up in `environ` and handed on as a variable: argv is for all to see.
     `kv_bytes_per_token` is the model's, where it is known: it sizes the KV cache on CPU.
+    `has_delta_net` says that the model is known to have such layers: on CPU they limit the cache.
     `can_list_masks` says that its vLLM knows --return-sampling-mask.
 
     Raises:
@@ -74,11 +76,10 @@ def server_command(
     """
     flags = _flags(config, port) | _sync_flags(config)
     if device_kind == "cpu":
-        flags |= _cpu_flags(config)
+        flags |= _cpu_flags(config, has_delta_net=has_delta_net)
     elif can_list_masks:
         flags |= _mask_flags(config)
-    for name, value in config.server.extra_args.items():
-        flags[_flag_name(name)] = value
+    flags |= _given_flags(config)
     argv = [config.server.python or sys.executable, "-m", MODULE]
     for name, value in flags.items():
         argv += _spell(name, value)
@@ -165,11 +166,18 @@ def _mask_flags(config: Config) -> dict[str, Any]:
     return {"return-sampling-mask": True if config.rollout.top_k > DEFAULT_MAX_LOGPROBS else None}
 
 
-def _cpu_flags(config: Config) -> dict[str, Any]:
+def _given_flags(config: Config) -> dict[str, Any]:
+    return {_flag_name(name): value for name, value in config.server.extra_args.items()}
+
+
+def _cpu_flags(config: Config, *, has_delta_net: bool) -> dict[str, Any]:
+    unchunked = _given_flags(config).get("enable-chunked-prefill", False) is False
     return {
         "enforce-eager": True,
         # vLLM's CPU engine dies of a seeded request whose prefill was chunked.
         "enable-chunked-prefill": False,
+        # It caches the states of Gated DeltaNet layers at the ends of chunks, or refuses to start.
+        "enable-prefix-caching": False if has_delta_net and unchunked else None,
         "max-num-batched-tokens": max(CPU_BATCHED_TOKENS, known(config.server.max_model_len)),
         "max-num-seqs": _cpu_sequences(config),
         "distributed-executor-backend": "uni" if _in_one_process(config) else None,

@@ -9,9 +9,9 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedModel
 
+from asyncgrpo.config.facts import DELTA_NET_MODELS
 from asyncgrpo.errors import ConfigError
 from asyncgrpo.training.delta_net import LAYER_TYPE as DELTA_NET_LAYER
-from asyncgrpo.training.delta_net import MODEL_TYPES as DELTA_NET_MODELS
 from asyncgrpo.training.delta_net import use_tree_delta_net
 from asyncgrpo.training.load_balance import Router, find_router
 from asyncgrpo.training.tree_attention import ATTENTION_NAME

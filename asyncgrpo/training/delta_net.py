@@ -26,7 +26,6 @@ from asyncgrpo.training.gather_states import gather_states
 from asyncgrpo.training.row_recurrence import RowRecurrence
 
 LAYER_TYPE: Final = "linear_attention"  # transformers' name, which other recurrent layers share
-MODEL_TYPES: Final = ("qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")  # of the text model
 CLASS_SUFFIX: Final = "GatedDeltaNet"
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from asyncgrpo.config import Config, Facts, derive, local_facts, resolve
 from asyncgrpo.config.derive import keys_derived
-from asyncgrpo.config.facts import kv_bytes_per_token
+from asyncgrpo.config.facts import has_delta_net, kv_bytes_per_token
 from asyncgrpo.errors import ConfigError
 from tests.config.recipe_files import VALID, load, write
 
@@ -268,3 +268,18 @@ def test_the_kv_cache_of_a_token_follows_from_the_model(tmp_path: Path, model, e
     assert kv_bytes_per_token(config) == expected
     half = config_of(model={"name_or_path": str(tmp_path)}, server={"dtype": "bfloat16"})
     assert kv_bytes_per_token(half) == (expected and expected // 2)
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        ({"model_type": "qwen3_next"}, True),
+        ({"model_type": "qwen3_5", "text_config": {"model_type": "qwen3_5_text"}}, True),
+        ({"model_type": "qwen3"}, False),
+        ({}, False),
+    ],
+)
+def test_a_hybrid_is_known_by_the_type_of_its_text_model(tmp_path: Path, model, expected):
+    (tmp_path / "config.json").write_text(json.dumps(model))
+    assert has_delta_net(config_of(model={"name_or_path": str(tmp_path)})) is expected
+    assert not has_delta_net(config_of(model={"name_or_path": "org/not-here"}))

@@ -135,3 +135,9 @@ def test_a_printed_spec_can_be_pasted_and_holds_no_secret():
     assert "sesame" not in text
     assert "PATH_WITH='a b'" in text
     assert """--json '{"a": 1}'""" in text
+
+
+def test_a_hybrid_is_served_as_one_on_a_cpu():
+    hybrid = Machine("/usr/bin/python", cores=2, ports=(8000,), has_delta_net=True)
+    (server,) = plan_servers(configuration(), hybrid)
+    assert "--no-enable-prefix-caching" in server.argv

@@ -79,6 +79,31 @@ def test_a_prefill_is_never_chunked_on_a_cpu(make_config, length):
     assert int(given["--max-num-batched-tokens"] or 0) >= length
 
 
+@pytest.mark.parametrize(
+    ("extra_args", "flag"),
+    [
+        ("{}", "--no-enable-prefix-caching"),
+        ("{enable_chunked_prefill: false}", "--no-enable-prefix-caching"),
+        ("{enable_prefix_caching: true}", "--enable-prefix-caching"),
+        ("{enable_chunked_prefill: true}", None),
+        ("{enable-chunked-prefill: null}", None),
+    ],
+)
+def test_a_hybrids_prefixes_are_not_cached_on_a_cpu_unless_prefills_are_chunked(
+    make_config, extra_args, flag
+):
+    config = make_config(f"server.extra_args={extra_args}")
+    given = flags(server_command(config, 1, "cpu", {}, has_delta_net=True).argv)
+    caching = {"--no-enable-prefix-caching", "--enable-prefix-caching"} & given.keys()
+    assert caching == ({flag} if flag else set())
+
+
+@pytest.mark.parametrize(("device_kind", "has_delta_net"), [("cuda", True), ("cpu", False)])
+def test_other_servers_keep_vllms_own_prefix_cache(make_config, device_kind, has_delta_net):
+    command = server_command(make_config(), 1, device_kind, {}, has_delta_net=has_delta_net)
+    assert "--no-enable-prefix-caching" not in flags(command.argv)
+
+
 def test_a_gpu_server_keeps_vllms_own_batching_and_sees_its_devices(make_config):
     config = make_config("server.devices=[2, 3]", "server.tensor_parallel_size=2")
     command = server_command(config, 1, "cuda", {})

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from asyncgrpo.config import Config
+from asyncgrpo.config.facts import has_delta_net
 from asyncgrpo.errors import ServerError
 from asyncgrpo.server.client import ServerClient
 from asyncgrpo.server.command import server_command
@@ -22,7 +23,7 @@ STOP_TIMEOUT_S = 20.0
 def running_vllm(config: Config, log: Path, keys: Mapping[str, str]) -> Iterator[str]:
     """The URL of a ready server for `config`; `keys` holds the variable of `api_key_env`."""
     port = _free_port()
-    command = server_command(config, port, "cpu", keys)
+    command = server_command(config, port, "cpu", keys, has_delta_net=has_delta_net(config))
     env = {**os.environ, "OMP_NUM_THREADS": "1", **command.env}
     with log.open("wb") as output:
         process = subprocess.Popen(
