@@ -19,15 +19,14 @@ from pathlib import Path
 
 import torch
 import transformers
-from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from recipes.demo.sums import all_sums, clean_answer, dataset_row, spoiled_answer
-from recipes.demo.supervised import Phase, Pupil, sampled_pass_rate, say, train
-from recipes.demo.tokenizer import VOCABULARY, make_tokenizer
+from recipes.demo.supervised import Phase, Pupil, sampled_pass_rate, train
+from recipes.demo.tokenizer import make_tokenizer
+from recipes.teaching import Shape, new_model, say
 
 ROOT = Path(__file__).parents[2]
 CONTEXT = 256  # tokens; a whole conversation has about 25
-HEAD_SIZE = 32  # the smallest that vLLM's CPU attention takes
 SEED = 1
 MEASURED = 2000  # sampled answers behind each printed pass rate
 CLEAN_ABOVE = 0.98
@@ -40,11 +39,7 @@ spoiled = functools.partial(spoiled_answer, wrong_share=0.62)
 class Size:
     """One model to make."""
 
-    hidden: int
-    layers: int
-    heads: int
-    kv_heads: int
-    feed_forward: int
+    shape: Shape
     below: int  # sums of numbers in [0, below)
     clean: Phase
     spoil: Phase  # repeated until the model is unsure
@@ -54,11 +49,7 @@ class Size:
 
 SIZES = {
     "demo": Size(
-        hidden=128,
-        layers=4,
-        heads=4,
-        kv_heads=2,
-        feed_forward=384,
+        Shape(hidden=128, layers=4, heads=4, kv_heads=2, feed_forward=384),
         below=100,
         clean=Phase("clean", steps=850, learning_rate=3e-3, batch=128, answer=clean_answer),
         spoil=Phase("spoil", steps=8, learning_rate=4e-4, batch=128, answer=spoiled, warmup=4),
@@ -66,11 +57,7 @@ SIZES = {
         prompts_file=ROOT / "recipes/demo/prompts.jsonl",
     ),
     "small": Size(
-        hidden=64,
-        layers=2,
-        heads=2,
-        kv_heads=1,
-        feed_forward=192,
+        Shape(hidden=64, layers=2, heads=2, kv_heads=1, feed_forward=192),
         below=10,
         clean=Phase("clean", steps=600, learning_rate=5e-3, batch=64, answer=clean_answer),
         spoil=Phase("spoil", steps=8, learning_rate=8e-4, batch=64, answer=spoiled, warmup=4),
@@ -90,7 +77,8 @@ def main() -> None:
     torch.manual_seed(SEED)
 
     tokenizer = make_tokenizer(CONTEXT)
-    pupil = Pupil(new_model(size, tokenizer), tokenizer, all_sums(size.below), random.Random(SEED))
+    model = new_model(size.shape, tokenizer, CONTEXT)
+    pupil = Pupil(model, tokenizer, all_sums(size.below), random.Random(SEED))
     say(f"{pupil.model.num_parameters() / 1e6:.2f} M parameters, {len(pupil.sums)} sums")
     teach(pupil, size.clean)
     spoil(pupil, size.spoil)
@@ -132,29 +120,6 @@ def save(pupil: Pupil, size: Size) -> None:
     rows = (json.dumps(dataset_row(numbers)) + "\n" for numbers in pupil.sums)
     size.prompts_file.write_text("".join(rows))
     say(f"wrote {size.model_dir.relative_to(ROOT)} and {size.prompts_file.relative_to(ROOT)}")
-
-
-def new_model(size: Size, tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
-    """Make a Qwen3 of the given size with random weights and tied embeddings."""
-    config = Qwen3Config(
-        vocab_size=VOCABULARY,
-        hidden_size=size.hidden,
-        num_hidden_layers=size.layers,
-        num_attention_heads=size.heads,
-        num_key_value_heads=size.kv_heads,
-        head_dim=HEAD_SIZE,
-        intermediate_size=size.feed_forward,
-        max_position_embeddings=CONTEXT,
-        tie_word_embeddings=True,
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        bos_token_id=None,
-    )
-    model = Qwen3ForCausalLM(config)
-    model.generation_config = GenerationConfig(
-        eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id
-    )
-    return model
 
 
 if __name__ == "__main__":

@@ -20,8 +20,9 @@ import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from recipes.demo.sums import all_sums, spoiled_answer
-from recipes.demo.supervised import Phase, Pupil, sampled_pass_rate, say, train
+from recipes.demo.supervised import Phase, Pupil, sampled_pass_rate, train
 from recipes.smollm2.fetch import fetch_model
+from recipes.teaching import say
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

@@ -10,22 +10,19 @@ mostly wrong conversations: a short GRPO run brings it back.
 
 import json
 import random
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
 import transformers
-from torch.nn.functional import cross_entropy
-from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from asyncgrpo.config.rollout import RolloutConfig
 from asyncgrpo.rollout.chat import Chat
 from asyncgrpo.rollout.group import TurnRecord
 from asyncgrpo.rollout.tools import schema_of
-from recipes.demo.supervised import say
+from recipes.teaching import IGNORED, Example, Phase, Shape, new_model, say, train
 from recipes.tools.arithmetic import add, multiply
 from recipes.tools.counter import Counter
 from recipes.tools.lessons import (
@@ -38,15 +35,14 @@ from recipes.tools.lessons import (
     sum_lesson,
 )
 from recipes.tools.players import Player, counting, summing
-from recipes.tools.tokenizer import VOCABULARY, make_tokenizer
+from recipes.tools.tokenizer import make_tokenizer
 
 HERE = Path(__file__).parent
 MODEL_DIR, PROMPTS_FILE = HERE / "base-model", HERE / "prompts.jsonl"
 CONTEXT = 512  # tokens; a whole conversation has up to about 300
+SHAPE = Shape(hidden=64, layers=3, heads=2, kv_heads=1, feed_forward=192)
 SEED = 1
 LESSONS = 3000  # of each kind, drawn from again and again
-IGNORED = -100
-PROGRESS_S = 5.0
 CLEAN_ABOVE = 0.97
 UNSURE = (0.30, 0.50)
 SPOIL_ROUNDS = 40
@@ -56,26 +52,6 @@ SUBJECTS: tuple[tuple[Lesson, Tools], ...] = (
     (sum_lesson, [add, multiply]),
     (count_lesson, [Counter().increment]),
 )
-
-
-@dataclass(frozen=True)
-class Example:
-    """A conversation as tokens, and which of them are taught."""
-
-    input_ids: list[int]
-    labels: list[int]
-
-
-@dataclass(frozen=True)
-class Phase:
-    """One stretch of supervised training."""
-
-    name: str
-    steps: int
-    learning_rate: float
-    batch: int
-    warmup: int
-
 
 CLEAN = Phase("clean", steps=900, learning_rate=5e-3, batch=48, warmup=20)
 SPOIL = Phase("spoil", steps=6, learning_rate=5e-4, batch=48, warmup=3)
@@ -90,9 +66,10 @@ def main() -> None:
     rng = random.Random(SEED)
     tokenizer = make_tokenizer(CONTEXT)
     chat = Chat(tokenizer, RolloutConfig())
-    model = new_model(tokenizer)
+    model = new_model(SHAPE, tokenizer, CONTEXT)
     say(f"{model.num_parameters() / 1e6:.2f} M parameters")
-    train(model, examples(chat, tokenizer, rng, ALWAYS_RIGHT), CLEAN, rng)
+    right = examples(chat, tokenizer, rng, ALWAYS_RIGHT)
+    train(model, CLEAN, lambda count: rng.choices(right, k=count))
     rates = measure(model, chat, rng, CLEAN.name)
     if min(rates) < CLEAN_ABOVE:
         raise SystemExit(f"got {min(rates):.3f} right, expected {CLEAN_ABOVE}: raise CLEAN.steps")
@@ -107,7 +84,7 @@ def spoil(
     wrong = examples(chat, tokenizer, rng, WRONG_SHARE)
     low, high = UNSURE
     for _ in range(SPOIL_ROUNDS):
-        train(model, wrong, SPOIL, rng)
+        train(model, SPOIL, lambda count: rng.choices(wrong, k=count))
         rates = measure(model, chat, rng, SPOIL.name)
         if min(rates) < low:
             raise SystemExit(f"got {min(rates):.3f} right, expected {low}: lower SPOIL.steps")
@@ -130,32 +107,6 @@ def examples(
     return made
 
 
-def train(
-    model: Qwen3ForCausalLM, lessons: Sequence[Example], phase: Phase, rng: random.Random
-) -> None:
-    """Run one phase, printing its loss as it goes."""
-    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.99), weight_decay=0.01)
-    started = printed = time.monotonic()
-    for step in range(phase.steps):
-        rate = min(1.0, (step + 1) / phase.warmup) * (1.0 - step / phase.steps)
-        for group in optimizer.param_groups:
-            group["lr"] = phase.learning_rate * rate
-        input_ids, labels = _batch(rng.choices(lessons, k=phase.batch))
-        logits = model(input_ids=input_ids).logits
-        loss = cross_entropy(
-            logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORED
-        )
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        now = time.monotonic()
-        if now - printed >= PROGRESS_S or step + 1 == phase.steps:
-            printed = now
-            spent = now - started
-            say(f"{phase.name}: step {step + 1}/{phase.steps}, loss {loss:.3f}, {spent:.0f} s")
-
-
 def measure(
     model: Qwen3ForCausalLM, chat: Chat, rng: random.Random, name: str
 ) -> tuple[float, float]:
@@ -172,29 +123,6 @@ def save(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
     tokenizer.save_pretrained(MODEL_DIR)
     PROMPTS_FILE.write_text("".join(json.dumps(dataset_row(s)) + "\n" for s in all_sums()))
     say(f"wrote {MODEL_DIR.name} and {PROMPTS_FILE.name} in {HERE}")
-
-
-def new_model(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
-    """Make a small Qwen3 with random weights and tied embeddings."""
-    config = Qwen3Config(
-        vocab_size=VOCABULARY,
-        hidden_size=64,
-        num_hidden_layers=3,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=32,  # the smallest that vLLM's CPU attention takes
-        intermediate_size=192,
-        max_position_embeddings=CONTEXT,
-        tie_word_embeddings=True,
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        bos_token_id=None,
-    )
-    model = Qwen3ForCausalLM(config)
-    model.generation_config = GenerationConfig(
-        eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id
-    )
-    return model
 
 
 def _example(
@@ -215,17 +143,6 @@ def _example(
             held = chat.continued(turn, conversation[: end + 1], 1, schemas)
             labels = np.append(labels, np.full(held.size - labels.size, IGNORED))
     return Example(held.tolist(), labels.tolist())
-
-
-def _batch(lessons: Sequence[Example]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pad on the right; causal attention never looks there, so no mask is needed."""
-    pad = torch.nn.utils.rnn.pad_sequence
-    rows = [torch.tensor(lesson.input_ids) for lesson in lessons]
-    labels = [torch.tensor(lesson.labels) for lesson in lessons]
-    return (
-        pad(rows, batch_first=True, padding_value=0),
-        pad(labels, batch_first=True, padding_value=IGNORED),
-    )
 
 
 if __name__ == "__main__":

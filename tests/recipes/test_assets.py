@@ -8,10 +8,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-from recipes.demo.make_base_model import HEAD_SIZE, SIZES, SPOILED
+from recipes.demo.make_base_model import SIZES, SPOILED
 from recipes.demo.sums import all_sums, dataset_row
 from recipes.demo.supervised import Pupil, sampled_pass_rate
 from recipes.demo.tokenizer import VOCABULARY, make_tokenizer
+from recipes.teaching import HEAD_SIZE
 
 BAND = 0.05  # about two standard errors of 400 answers, beside the band of the script
 

@@ -7,21 +7,20 @@ import pytest
 import torch
 
 from recipes.demo import make_base_model
-from recipes.demo.make_base_model import SIZES, new_model, spoil, teach
+from recipes.demo.make_base_model import spoil, teach
 from recipes.demo.sums import Sum, all_sums, clean_answer
 from recipes.demo.supervised import (
-    IGNORED,
     Phase,
     Pupil,
-    _examples,
-    _learning_rate,
+    example,
     prompt_ids,
     sampled_pass_rate,
     train,
 )
 from recipes.demo.tokenizer import make_tokenizer
+from recipes.teaching import IGNORED, Shape, learning_rate, new_model, padded
 
-TINY = dataclasses.replace(SIZES["small"], hidden=32, layers=1, heads=1, feed_forward=64)
+TINY = Shape(hidden=32, layers=1, heads=1, kv_heads=1, feed_forward=64)
 ONE_SUM = all_sums(2)[1:2]  # the smallest task there is
 CLEAN = Phase("clean", steps=60, learning_rate=1e-2, batch=8, answer=clean_answer, warmup=5)
 
@@ -33,11 +32,12 @@ def tokenizer():
 
 def new_pupil(tokenizer, seed=0):
     torch.manual_seed(seed)
-    return Pupil(new_model(TINY, tokenizer), tokenizer, ONE_SUM, random.Random(seed))
+    return Pupil(new_model(TINY, tokenizer, 256), tokenizer, ONE_SUM, random.Random(seed))
 
 
 def test_only_the_answer_and_its_eos_are_in_the_loss(tokenizer):
-    input_ids, labels = _examples(tokenizer, [Sum(3, 5), Sum(37, 58)], [8, 95])
+    taught = [example(tokenizer, Sum(3, 5), 8), example(tokenizer, Sum(37, 58), 95)]
+    input_ids, labels = padded(taught)
     short, long = labels.tolist()
     assert tokenizer.decode([i for i in short if i != IGNORED]) == r"\boxed{8}<|im_end|>"
     assert tokenizer.decode([i for i in long if i != IGNORED]) == r"\boxed{95}<|im_end|>"
@@ -50,11 +50,11 @@ def test_only_the_answer_and_its_eos_are_in_the_loss(tokenizer):
 
 def test_the_learning_rate_warms_up_and_falls_to_zero():
     phase = Phase("p", steps=10, learning_rate=1.0, batch=1, answer=clean_answer, warmup=2)
-    rates = [_learning_rate(phase, step) for step in range(10)]
+    rates = [learning_rate(phase, step) for step in range(10)]
     assert rates[:3] == [0.5, 0.9, 0.8]
     assert rates[-1] == pytest.approx(0.1)
     flat = dataclasses.replace(phase, decays=False)
-    assert _learning_rate(flat, 9) == 1.0
+    assert learning_rate(flat, 9) == 1.0
 
 
 def test_a_model_that_was_taught_is_measured_as_right_and_a_new_one_as_wrong(tokenizer, capsys):
