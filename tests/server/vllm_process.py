@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,17 +11,18 @@ from pathlib import Path
 from asyncgrpo.config import Config
 from asyncgrpo.config.facts import has_delta_net
 from asyncgrpo.errors import ServerError
+from asyncgrpo.launch.machine import free_port
 from asyncgrpo.server.client import ServerClient
 from asyncgrpo.server.command import server_command
 
-START_TIMEOUT_S = 280.0  # a busy machine of two cores takes more than a minute
+START_TIMEOUT_S = 500.0  # a busy machine of two cores takes more than a minute
 STOP_TIMEOUT_S = 20.0
 
 
 @contextlib.contextmanager
 def running_vllm(config: Config, log: Path, keys: Mapping[str, str]) -> Iterator[str]:
     """The URL of a ready server for `config`; `keys` holds the variable of `api_key_env`."""
-    port = _free_port()
+    port = free_port("127.0.0.1")
     command = server_command(config, port, "cpu", keys, has_delta_net=has_delta_net(config))
     env = {**os.environ, "OMP_NUM_THREADS": "1", **command.env}
     with log.open("wb") as output:
@@ -53,9 +53,3 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
