@@ -31,7 +31,7 @@ from asyncgrpo.server.weight_folder import write_manifest
 from tests.fake_vllm import FakeServer, FakeState
 from tests.server.vllm_process import running_vllm
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1200)]
 
 MODEL = str(Path(__file__).parents[1] / "assets" / "sums-model")
 CONTEXT = 256
@@ -402,7 +402,8 @@ async def test_clients_that_go_away_end_their_requests_in_the_engine(real):
     for task in tasks:
         task.cancel()
     await until(real, lambda load: load.running == load.waiting == 0)
-    assert (await real.load()).generation_tokens - before < num_tokens / 2
+    made = (await real.load()).generation_tokens - before
+    assert made < 0.9 * num_tokens  # all of them, were one to go on; 0.3 on a busy machine
     assert await real.health()
 
 

@@ -86,7 +86,7 @@ from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 print(Factory._registry[{BACKEND!r}]().__name__)
 """
     result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=240
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=600
     )
     assert result.stdout.split()[-1:] == [ENGINE_CLASS], result.stderr[-2000:]
 

@@ -163,7 +163,7 @@ def test_fsdp2_shards_gather_to_the_unsharded_tensors(tmp_path):
         env={"PYTHONPATH": str(repository), "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
         check=False,
     )
     assert result.returncode == 0, result.stdout + result.stderr

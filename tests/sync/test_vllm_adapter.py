@@ -19,7 +19,7 @@ from asyncgrpo.sync.tensors import adapter_config, adapter_tensors
 from .models import VOCAB, logprobs_of, stir, tiny_lora, tiny_model
 from .vllm_server import running_vllm, save_with_tokenizer
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1200)]
 
 KEEP = 2
 LORA = (

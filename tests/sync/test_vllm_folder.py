@@ -23,7 +23,7 @@ from asyncgrpo.sync.tensors import full_tensors
 from .models import VOCAB, logprobs_of, stir, tiny_lora, tiny_model
 from .vllm_server import running_vllm, save_with_tokenizer
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1200)]
 
 FOLDER = ("--weight-transfer-config", '{"backend": "folder"}')
 TOKENS = probe_tokens(VOCAB, seed=0)

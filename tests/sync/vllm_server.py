@@ -18,7 +18,7 @@ from asyncgrpo.server.client import ServerClient
 
 from .models import VOCAB
 
-READY_TIMEOUT_S = 280.0
+READY_TIMEOUT_S = 500.0
 
 
 def save_with_tokenizer(model: Qwen3ForCausalLM, folder: Path) -> Path:
