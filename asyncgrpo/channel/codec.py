@@ -1,111 +1,135 @@
-"""Messages to bytes: msgpack by msgspec, numpy arrays as an extension value; never pickle.
+"""Messages to bytes: msgpack by msgspec, the arrays behind it as they lie in memory; never pickle.
 
-    array  ->  ext(ARRAY, dtype "<f4" | ndim u8 | dims u32 x ndim | data)  ->  array
+    frame      bytes of envelope u64 | bytes of frame u64 | envelope | array | array | ...
+    envelope   the message in msgpack; an array in it is its place: [dtype "<i4", offset, *shape]
+    offset     from the end of the envelope; everything starts at a multiple of ALIGNMENT
 
 Only booleans, integers and floats of up to 8 bytes travel: a frame can hold nothing that runs.
-A decoded array is a copy, aligned, and its dtype and rank are those of the message's field.
+A decoded array is a read-only view into its frame, which lives as long as one of its arrays; dtype
+and rank are those of the message's field. Copying is what a hand-over costs, so an array is copied
+once, into its frame.
 """
 
 import math
 import struct
-from functools import cache
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 import numpy as np
 
 from asyncgrpo.channel.messages import ToTrainer, ToWorker
+from asyncgrpo.channel.wire_types import wire_type
 from asyncgrpo.errors import RunError
 
-ARRAY: Final = 1  # our msgpack extension code
-ARRAY_KINDS: Final = "biuf"
-DTYPE_BYTES: Final = 3  # "<i4", "|u1"
+HEADER: Final = struct.Struct("<QQ")
+ALIGNMENT: Final = 8  # bytes of the widest number
+MOST_DIMENSIONS: Final = 8
+WIRE_DTYPES: Final = {
+    name: np.dtype(name)
+    for name in ("|b1", "|u1", "<u2", "<u4", "<u8", "|i1", "<i2", "<i4", "<i8", "<f2", "<f4", "<f8")
+}
+_NAMES: Final = {dtype: name for name, dtype in WIRE_DTYPES.items()}
 
 
 class FrameError(RunError):
     """Bytes that are no message of ours; the link itself stays usable."""
 
 
-def encode(message: ToTrainer | ToWorker) -> bytes:
-    """The message's frame."""
-    return _ENCODER.encode(message)
+def encode(message: msgspec.Struct) -> bytes:
+    """The message's frame. Raises TypeError for what is neither plain nor an array of numbers."""
+    arrays = _Arrays()
+    envelope = msgspec.msgpack.Encoder(enc_hook=arrays.place).encode(message)
+    start = HEADER.size + len(envelope)
+    gap = _gap(start)
+    header = HEADER.pack(len(envelope), start + gap + arrays.size)
+    return b"".join((header, envelope, bytes(gap), *arrays.parts))
 
 
 def decode_to_trainer(frame: bytes | memoryview) -> ToTrainer:
     """The message for the trainer in `frame`; FrameError where it is truncated or foreign."""
-    return _decode(_TO_TRAINER, frame)
+    return decode(ToTrainer, frame)
 
 
-def decode_to_worker(frame: bytes) -> ToWorker:
+def decode_to_worker(frame: bytes | memoryview) -> ToWorker:
     """The message for a worker in `frame`; FrameError where it is truncated or foreign."""
-    return _decode(_TO_WORKER, frame)
+    return decode(ToWorker, frame)
 
 
-def _decode(decoder: msgspec.msgpack.Decoder[Any], frame: bytes | memoryview) -> Any:
+def decode(kind: Any, frame: bytes | memoryview) -> Any:
+    """The message of type `kind` in `frame`; FrameError where it is truncated or foreign."""
+    view = memoryview(frame).toreadonly()
     try:
-        return decoder.decode(frame)
+        size, total = HEADER.unpack_from(view)
+        end = HEADER.size + size
+        if total != len(view) or end > total:
+            raise ValueError(f"it should have {total} bytes, {size} of them in its envelope")
+        take = partial(_take, view[end + _gap(end) :])
+        decoder = msgspec.msgpack.Decoder(wire_type(kind), dec_hook=take)
+        return decoder.decode(view[HEADER.size : end])
     except (msgspec.DecodeError, ValueError, TypeError, struct.error, RecursionError) as error:
         raise FrameError(
-            f"a frame of {len(frame)} bytes on the link is no message of this version of "
+            f"a frame of {len(view)} bytes on the link is no message of this version of "
             f"asyncgrpo ({error}); worker, trainer and launcher must run the same installation"
         ) from error
 
 
-def encode_array(value: Any) -> msgspec.msgpack.Ext:
-    """The enc_hook of msgspec: an array as an extension value; TypeError for anything else."""
-    if isinstance(value, np.generic):
-        value = np.asarray(value)
-    if not isinstance(value, np.ndarray) or value.dtype.kind not in ARRAY_KINDS:
-        raise TypeError(f"only arrays of numbers travel on the link, got {type(value).__name__}")
-    array = np.ascontiguousarray(value)
-    dtype = array.dtype.newbyteorder("<").str.encode()
-    array = array.astype(array.dtype.newbyteorder("<"), copy=False)
-    header = dtype + struct.pack(f"<B{value.ndim}I", value.ndim, *value.shape)
-    content = array.reshape(-1).view(np.uint8).data if array.size else b""
-    return msgspec.msgpack.Ext(ARRAY, b"".join((header, content)))  # one copy
+class _Arrays:
+    """The arrays of one message, in the order in which they follow its envelope."""
+
+    def __init__(self) -> None:
+        self.size = 0  # bytes
+        self.parts: list[memoryview | bytes] = []
+
+    def place(self, value: Any) -> tuple[Any, ...]:
+        """The enc_hook of msgspec: take an array, and say where it will be."""
+        name = _NAMES.get(value.dtype) if isinstance(value, np.ndarray) else None
+        if name is None:
+            got = value.dtype if isinstance(value, np.ndarray) else type(value)
+            raise TypeError(f"only arrays of numbers travel on the link, got {got}")
+        offset, gap = self.size, -value.nbytes % ALIGNMENT
+        self.size += value.nbytes + gap
+        self.parts += (np.ascontiguousarray(value).data, bytes(gap))
+        return name, offset, *value.shape
 
 
-def decode_ext(code: int, data: memoryview) -> Any:
-    """The ext_hook of msgspec: the array back; ValueError where it is none of ours."""
-    if code != ARRAY:
-        raise ValueError(f"extension code {code}, expected {ARRAY}")
-    dtype = bytes(data[:DTYPE_BYTES]).decode("ascii")
-    if dtype[1:2] not in tuple(ARRAY_KINDS):
-        raise ValueError(f"an array of dtype {dtype!r}, expected numbers")
-    (ndim,) = struct.unpack_from("<B", data, DTYPE_BYTES)
-    shape = struct.unpack_from(f"<{ndim}I", data, DTYPE_BYTES + 1)
-    content = data[DTYPE_BYTES + 1 + 4 * ndim :]
-    if len(content) != math.prod(shape) * np.dtype(dtype).itemsize:
-        raise ValueError(f"{len(content)} bytes for an array {dtype} of shape {shape}")
-    return np.frombuffer(bytes(content), dtype).reshape(shape)
+def _take(arrays: memoryview, expected: Any, place: Any) -> np.ndarray:
+    """The dec_hook of msgspec: the array at `place`, of no other dtype or rank than the field's."""
+    name, offset, *shape = place
+    if name not in WIRE_DTYPES:
+        raise ValueError(f"an array of dtype {name!r}, expected numbers")
+    dtype = WIRE_DTYPES[name]
+    if len(shape) > MOST_DIMENSIONS or {*map(type, place[1:])} != {int}:
+        raise ValueError(f"no place of an array, at {offset!r:.40}")
+    # numpy would believe an offset below 0, and read what lies before the frame.
+    end = offset + math.prod(shape) * dtype.itemsize
+    if min(offset, *shape) < 0 or end > len(arrays):
+        raise ValueError(f"an array {name} of shape {shape} at {offset} of {len(arrays)} bytes")
+    array = np.ndarray(shape, dtype, arrays, offset)
+    (kind,) = expected.__args__  # where wire_types.py put it
+    if not _fits(array, name, kind):
+        raise TypeError(f"got {dtype}{array.shape}, expected {kind.__name__}")
+    # ZeroMQ puts short frames wherever there is room.
+    return array if array.flags.aligned else array.copy()
 
 
-def check_array(expected: type, value: Any) -> Any:
-    """The dec_hook of msgspec: refuse an array of another dtype or rank than the field's."""
-    if isinstance(value, np.ndarray) and (value.dtype, value.ndim) in _fitting(expected):
-        return value
-    if not isinstance(value, expected):
-        got = f"{value.dtype}{value.shape}" if isinstance(value, np.ndarray) else type(value)
-        raise TypeError(f"got {got}, expected {expected.__name__}")
-    if isinstance(value, np.ndarray):
-        _fitting(expected).add((value.dtype, value.ndim))
-    return value
+def _fits(array: np.ndarray, name: str, kind: type) -> bool:
+    """Whether the array is of its field's type, which takes jaxtyping long to say.
 
-
-@cache
-def _fitting(expected: type) -> set[tuple[np.dtype[Any], int]]:
-    """The dtypes and ranks that were found to fit a field: asking jaxtyping takes long.
-
-    No field of a message names a size, so nothing else of a shape can be wrong.
+    No field of a message names a size, so that dtype and rank decide.
     """
-    del expected
-    return set()
+    key = (kind, name, array.ndim)
+    if key in _FITTING:
+        return True
+    if isinstance(array, kind):
+        _FITTING.add(key)
+        return True
+    return False
 
 
-_ENCODER = msgspec.msgpack.Encoder(enc_hook=encode_array)
-_TO_TRAINER: msgspec.msgpack.Decoder[ToTrainer] = msgspec.msgpack.Decoder(
-    ToTrainer, ext_hook=decode_ext, dec_hook=check_array
-)
-_TO_WORKER: msgspec.msgpack.Decoder[ToWorker] = msgspec.msgpack.Decoder(
-    ToWorker, ext_hook=decode_ext, dec_hook=check_array
-)
+def _gap(size: int) -> int:
+    """Bytes from `size` to the next multiple of ALIGNMENT."""
+    return -size % ALIGNMENT
+
+
+_FITTING: set[tuple[type, str, int]] = set()

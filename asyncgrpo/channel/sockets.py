@@ -22,6 +22,7 @@ import zmq
 import zmq.asyncio
 
 from asyncgrpo.channel.codec import FrameError, decode_to_trainer, decode_to_worker, encode
+from asyncgrpo.channel.memory import keep_freed_memory
 from asyncgrpo.channel.messages import Hello, StopRequested, ToTrainer, ToWorker
 from asyncgrpo.errors import RunError
 
@@ -51,6 +52,7 @@ class TrainerLink:
     """Rank 0's end. One thread receives; any thread may send."""
 
     def __init__(self, run_dir: Path) -> None:
+        keep_freed_memory()
         self._context = zmq.Context()
         self._router = self._context.socket(zmq.ROUTER)
         self._router.setsockopt(zmq.LINGER, LINGER_MS)
@@ -78,7 +80,7 @@ class TrainerLink:
             self._flush()
         if self._router not in ready:
             return None
-        # A group's frame may be megabytes: it is decoded where ZeroMQ has it.
+        # A group's frame may be megabytes: its samples' arrays lie where ZeroMQ received it.
         name, *frames = self._router.recv_multipart(copy=False)
         if len(frames) != 1:
             raise FrameError(f"a message of {len(frames)} parts on the link, expected 1")
@@ -124,6 +126,7 @@ class WorkerLink:
     """A worker's end, on its event loop. It connects and reconnects by itself."""
 
     def __init__(self, address: str) -> None:
+        keep_freed_memory()
         self._context = zmq.asyncio.Context()
         self._dealer = self._context.socket(zmq.DEALER)
         self._dealer.setsockopt(zmq.LINGER, LINGER_MS)

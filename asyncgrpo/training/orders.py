@@ -7,7 +7,7 @@ Finish                        the run is over
 
 import msgspec
 
-from asyncgrpo.channel.codec import check_array, decode_ext, encode_array
+from asyncgrpo.channel.codec import decode, encode
 from asyncgrpo.records import Row
 
 
@@ -41,17 +41,12 @@ class Finish(msgspec.Struct, frozen=True, tag=True):
 
 Order = Train | End | Wait | Finish
 
-_ENCODER = msgspec.msgpack.Encoder(enc_hook=encode_array)
-_DECODER: msgspec.msgpack.Decoder[Order] = msgspec.msgpack.Decoder(
-    Order, ext_hook=decode_ext, dec_hook=check_array
-)
-
 
 def encode_order(order: Order) -> bytes:
     """The order as bytes."""
-    return _ENCODER.encode(order)
+    return encode(order)
 
 
 def decode_order(data: bytes) -> Order:
     """The order that `encode_order` wrote."""
-    return _DECODER.decode(data)
+    return decode(Order, data)

@@ -48,17 +48,17 @@ def _fault_of_lengths(sample: Sample) -> str | None:
     )
     if marks != n or logprobs != n:
         return f"{n} tokens with {marks} marks and {logprobs} logprobs; expected one each"
-    if not sample.trained.any() or sample.trained[0]:
+    if not np.count_nonzero(sample.trained) or sample.trained[0]:
         return "no trained token, or the first is one: nothing predicts it"
     return None
 
 
 def _fault_of_tokens(sample: Sample, vocab_size: int) -> str | None:
-    lowest, highest = int(sample.input_ids.min()), int(sample.input_ids.max())
-    if lowest < 0 or highest >= vocab_size:
+    if not _are_below(sample.input_ids, vocab_size):
+        lowest, highest = int(sample.input_ids.min()), int(sample.input_ids.max())
         odd = lowest if lowest < 0 else highest
         return f"token {odd} is not in the model's vocabulary of {vocab_size}"
-    if not _are_logprobs(sample.sampler_logprobs[sample.trained.astype(bool)]):
+    if not _are_logprobs(sample.sampler_logprobs[_trained(sample)]):
         return "the sampler's logprob of a trained token is no finite number <= 0"
     return None
 
@@ -69,10 +69,10 @@ def _fault_of_top(sample: Sample, rules: SampleRules) -> str | None:
     if ids is None or logprobs is None or ids.shape != shape or logprobs.shape != shape:
         got = [None if array is None else array.shape for array in (ids, logprobs)]
         return f"top sampler tokens of shapes {got[0]} and {got[1]}, expected {shape}"
-    if _is_sound_throughout(ids, logprobs, rules.vocab_size):
-        return None
-    trained = sample.trained.astype(bool)
+    trained = _trained(sample)
     ids, logprobs = ids[trained], logprobs[trained]
+    if _are_below(ids, rules.vocab_size) and logprobs.max() <= ROUNDING:  # NaN is not
+        return None  # K tokens at each position, as a server mostly gives: quick to see
     named = ids != NO_TOKEN
     if np.any(named & ((ids < 0) | (ids >= rules.vocab_size))):
         return f"a top sampler token is not in the model's vocabulary of {rules.vocab_size}"
@@ -82,14 +82,13 @@ def _fault_of_top(sample: Sample, rules: SampleRules) -> str | None:
     return None
 
 
-def _is_sound_throughout(ids: np.ndarray, logprobs: np.ndarray, vocab_size: int) -> bool:
-    """Whether the top tokens are in order at every position, trained or not: quick to see."""
-    shifted = (ids - NO_TOKEN).view(np.uint32)  # NO_TOKEN is 0; what is below it, huge
-    return bool(
-        shifted.max() <= vocab_size
-        and logprobs.max() <= ROUNDING  # NaN is not
-        and not ((shifted == 0) & (logprobs > -np.inf)).any()
-    )
+def _trained(sample: Sample) -> slice | np.ndarray:
+    """Where the trained tokens are: a slice if they are one run, as what it takes is no copy."""
+    count = np.count_nonzero(sample.trained)
+    first = int(sample.trained.argmax())
+    if np.count_nonzero(sample.trained[first : first + count]) == count:
+        return slice(first, first + count)
+    return sample.trained.astype(bool)
 
 
 def _fault_of_candidates(sample: Sample, vocab_size: int) -> str | None:
@@ -120,8 +119,14 @@ def _fault_of_sets(sample: Sample, ids: np.ndarray, counts: np.ndarray) -> str |
     return None
 
 
+def _are_below(ids: np.ndarray, vocab_size: int) -> bool:
+    """Whether all are in [0, vocab_size); one pass, as what is negative is huge without a sign."""
+    return bool(ids.view(np.uint32).max() < vocab_size)
+
+
 def _are_logprobs(values: np.ndarray) -> bool:
-    return bool(np.isfinite(values).all() and (values <= ROUNDING).all())
+    """Whether all are finite and <= 0; NaN fails both comparisons."""
+    return values.size == 0 or bool(values.min() > -np.inf and values.max() <= ROUNDING)
 
 
 class Inspector:

@@ -88,6 +88,27 @@ def test_each_fault_is_named(leaves, message: str):
     assert message in found
 
 
+@pytest.mark.parametrize("gap", [0, 1])  # trained tokens in one run, and in two
+def test_only_what_is_trained_counts(gap: int):
+    trained = SAMPLE.trained.copy()
+    trained[FIRST + 1 : FIRST + 1 + gap] = 0
+    untrained = [0] if gap == 0 else [0, FIRST + 1]
+    odd = msgspec.structs.replace(
+        SAMPLE,
+        trained=trained,
+        sampler_logprobs=changed(SAMPLE.sampler_logprobs, untrained, np.nan),
+        top_ids=changed(SAMPLE.top_ids, untrained, VOCAB),
+        top_logprobs=changed(SAMPLE.top_logprobs, untrained, 1.0),
+    )
+    assert fault(odd, RULES, version=0) is None
+    last = changed(odd.sampler_logprobs, -1, np.nan)
+    found = fault(msgspec.structs.replace(odd, sampler_logprobs=last), RULES, version=0)
+    assert found == "the sampler's logprob of a trained token is no finite number <= 0"
+    last = changed(odd.top_ids, (-1, K - 1), VOCAB)
+    found = fault(msgspec.structs.replace(odd, top_ids=last), RULES, version=0)
+    assert found == f"a top sampler token is not in the model's vocabulary of {VOCAB}"
+
+
 def test_more_faults_than_the_budget_end_the_run():
     inspector = Inspector(RULES)
     bad = msgspec.structs.replace(SAMPLE, advantage=float("inf"))
