@@ -6,6 +6,7 @@ One server serves every test here, as `asyncgrpo serve` in one terminal and `tra
 import contextlib
 
 import httpx
+import psutil
 import pytest
 
 from asyncgrpo.launch.machine import free_port
@@ -21,7 +22,7 @@ from tests.end_to_end.runs import (
     wait_until,
 )
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800)]
 
 
 @pytest.fixture(scope="module")
@@ -64,24 +65,22 @@ def test_two_trainer_processes_share_a_run(url, tmp_path):
 
 def test_a_killed_trainer_resumes_at_the_first_unresolved_prompt(url, tmp_path):
     directory = RunDirectory(tmp_path / "run")
-    with started(*train(url, directory, "trainer.max_steps=8")) as launcher:
+    with started(*train(url, directory, "trainer.max_steps=500")) as launcher:
         wait_until(lambda: len(directory.metrics) >= 5 or launcher.poll() is not None, "step 5")
         process_titled("asyncgrpo: trainer", launcher.pid).kill()
-        assert launcher.wait(60) == 1
+        assert launcher.wait(180) == 1
         output = launcher.stdout.read()
     assert "trainer" in output
-    before = directory.state
-    assert before["step"] in {4, 6}  # a checkpoint's, saved in mid-run: save_steps is 2
+    step, resolved = directory.state["step"], directory.resolved
+    assert step >= 4
+    assert step % 2 == 0  # a checkpoint's, saved in mid-run: save_steps is 2
 
-    run("resume", str(directory.path))
+    run("resume", str(directory.path), f"trainer.max_steps={step + 4}")
 
-    after = directory.state
-    assert after["step"] == 8
+    assert directory.state["step"] == step + 4
     steps = [record["step"] for record in directory.metrics]
-    assert steps[steps.index(5) :].count(8) == 1
-    resolved_before = {p for a, b in before["resolved"] for p in range(a, b)}
-    resolved_after = {p for a, b in after["resolved"] for p in range(a, b)}
-    assert resolved_before <= resolved_after
+    assert steps[-4:] == list(range(step + 1, step + 5))
+    assert resolved < directory.resolved
 
 
 def test_a_finished_run_says_so_and_trains_nothing(url, tmp_path):
@@ -98,7 +97,7 @@ def test_ctrl_c_checkpoints_and_exits_cleanly(url, tmp_path):
         wait_until(lambda: len(directory.metrics) >= 3 or launcher.poll() is not None, "step 3")
         with contextlib.suppress(ProcessLookupError):
             launcher.send_signal(2)
-        assert launcher.wait(90) == 0, launcher.stdout.read()
+        assert launcher.wait(180) == 0, launcher.stdout.read()
     step = directory.state["step"]
     assert step >= 3
     assert directory.checkpoint(step).is_dir()
@@ -110,11 +109,13 @@ def test_ctrl_c_twice_stops_now_and_the_run_can_be_resumed(url, tmp_path):
         wait_until(lambda: len(directory.metrics) >= 3 or launcher.poll() is not None, "step 3")
         family = descendants(launcher.pid)
         launcher.send_signal(2)
+        heard = next(line for line in launcher.stdout if "finishing the step" in line)
+        assert "Ctrl-C again stops now" in heard
         launcher.send_signal(2)
-        assert launcher.wait(30) in {0, 1}  # 0: the step was over before the second one came
         output = launcher.stdout.read()
+        assert launcher.wait(60) in {0, 1}  # 0: the step was over before the second one came
     assert f"asyncgrpo resume {directory.path}" in output
-    assert not [process for process in family if process.is_running()]
+    assert not psutil.wait_procs(family, timeout=20)[1]
 
 
 def test_a_second_train_into_the_same_directory_is_refused(url, tmp_path):

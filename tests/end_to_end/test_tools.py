@@ -7,7 +7,7 @@ import pytest
 
 from tests.end_to_end.runs import RunDirectory, run
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800)]
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 MARGIN = 0.3  # from about 0.45 to 0.9 and more within the recipe's steps
@@ -27,7 +27,7 @@ def trained(request, tmp_path_factory) -> tuple[str, list[dict]]:
 def test_the_reward_rises(trained):
     _, metrics = trained
     rewards = [record["reward"] for record in metrics if "reward" in record]
-    assert statistics.mean(rewards[-3:]) > statistics.mean(rewards[:2]) + MARGIN
+    assert statistics.mean(rewards[-5:]) > statistics.mean(rewards[:2]) + MARGIN
 
 
 def test_a_conversation_is_one_sample_of_the_model_that_generated_it(trained):

@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.end_to_end.runs import RECIPE, RunDirectory, run
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800)]
 
 ALWAYS = (  # of the step itself
     "loss",
@@ -80,7 +80,12 @@ def test_the_sampler_and_the_policy_agree_at_staleness_0(trained):
 def test_every_version_was_attested(trained):
     _, directory, _ = trained
     published = [event for event in directory.events if event["event"] == "policy_published"]
-    assert [event["version"] for event in published][:2] == [0, 1]
+    versions = [event["version"] for event in published]
+    # At most one for each step: a snapshot that waits is replaced by a newer one.
+    assert versions == list(range(len(versions)))
+    assert 2 <= len(versions) <= 6
+    assert directory.state["policy_version"] == versions[-1]
+    assert all(event["attest_logp_diff"] < 1e-3 for event in published)
     worst = max(record.get("sync/attest_logp_diff", 0.0) for record in directory.metrics)
     assert 0 < worst < 1e-3
 
@@ -105,7 +110,6 @@ def test_the_state_says_where_the_next_run_starts(trained):
     state = directory.state
     assert state["format"] == 1
     assert state["step"] == 5
-    assert state["policy_version"] >= 5
     resolved = {p for start, end in state["resolved"] for p in range(start, end)}
     assert state["prompt_index"] not in resolved
     assert state["prompt_index"] == 0 or state["prompt_index"] - 1 in resolved
