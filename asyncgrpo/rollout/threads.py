@@ -1,6 +1,6 @@
 """Calls of the user's, off the worker's event loop and without power over the process's end.
 
-    a function     in_daemon_thread     a thread of its own
+    a function     in_daemon_thread     a thread to itself
     a coroutine    on_hook_loop         one event loop in one thread, shared by all of them
     either         call_hook            whichever it is
 
@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import contextvars
 import inspect
+import queue
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import cache
@@ -25,7 +26,7 @@ T = TypeVar("T")
 
 
 async def in_daemon_thread(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run `call` in a thread of its own and await its result or exception.
+    """Run `call` in a thread that has nothing else to do and await its result or exception.
 
     By position only: a keyword of the user's function may be named `call`.
     """
@@ -41,7 +42,7 @@ async def in_daemon_thread(call: Callable[P, T], /, *args: P.args, **kwargs: P.k
         else:
             future.set_result(result)  # pyright: ignore[reportArgumentType] - T may be None
 
-    def run() -> None:
+    def work() -> Callable[[], None]:
         result, error = None, None
         try:
             result = context.run(call, *args, **kwargs)
@@ -51,11 +52,66 @@ async def in_daemon_thread(call: Callable[P, T], /, *args: P.args, **kwargs: P.k
             error = caught
         except BaseException as end:  # noqa: BLE001 - as well, but it ends or cancels nobody
             error = _harmless(end)
-        with contextlib.suppress(RuntimeError):  # the loop has closed
-            loop.call_soon_threadsafe(settle, result, error)
+        return lambda: _tell(loop, lambda: settle(result, error))
 
-    threading.Thread(target=run, daemon=True, name=f"call-{call!r:.40}").start()
+    _THREADS.start(work, name=f"call-{call!r:.40}")
     return await future
+
+
+def _tell(loop: asyncio.AbstractEventLoop, settle: Callable[[], None]) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop has closed
+        loop.call_soon_threadsafe(settle)
+
+
+Work = Callable[[], Callable[[], None]]  # gives what is left to do once the thread is free
+
+
+class _Threads:
+    """Daemon threads, as many as calls are under way; a free one waits a while for the next.
+
+    Starting a thread takes as long as some rollouts take altogether, and stops the loop meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._free: list[queue.SimpleQueue[tuple[Work, str]]] = []
+
+    def start(self, work: Work, name: str) -> None:
+        """Have `work` done now, whatever else is under way."""
+        with self._lock:
+            inbox = self._free.pop() if self._free else None
+        if inbox is not None:
+            inbox.put((work, name))
+            return
+        inbox = queue.SimpleQueue[tuple[Work, str]]()
+        inbox.put((work, name))
+        threading.Thread(target=self._serve, args=(inbox,), daemon=True, name=name).start()
+
+    def _serve(self, inbox: "queue.SimpleQueue[tuple[Work, str]]") -> None:
+        """Takes work from its inbox; ends after `FREE_S` without."""
+        thread = threading.current_thread()
+        while True:
+            try:
+                work, thread.name = inbox.get(timeout=FREE_S)
+            except queue.Empty:
+                with self._lock:
+                    if inbox in self._free:
+                        self._free.remove(inbox)
+                        return
+                continue  # work is on its way
+            self._do(work, inbox)
+            del work  # and with it what the call was given
+            thread.name = "call-none"
+
+    def _do(self, work: Work, inbox: "queue.SimpleQueue[tuple[Work, str]]") -> None:
+        deliver = work()
+        with self._lock:
+            self._free.append(inbox)
+        deliver()
+
+
+FREE_S = 10.0  # a worker between two groups keeps its threads, an idle one does not
+_THREADS = _Threads()
 
 
 async def on_hook_loop(work: Coroutine[Any, Any, T]) -> T:

@@ -9,18 +9,17 @@ fails.
 """
 
 import asyncio
+import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 
-import aiohttp
 import httpx
 import msgspec
 import numpy as np
 import stamina
-from httpx_aiohttp import AiohttpTransport
 from jaxtyping import Float32, Int32
 
 from asyncgrpo.errors import ServerError
@@ -34,6 +33,7 @@ from asyncgrpo.server.api import (
     weight_version,
 )
 from asyncgrpo.server.candidates import CandidateSource
+from asyncgrpo.server.connections import Connections
 from asyncgrpo.server.failures import (
     EngineDeadError,
     RouteMissingError,
@@ -117,10 +117,21 @@ class ServerClient:
         self._timeout_s = timeout_s
         self._retries = retries or Retries()
         self._on_retry = on_retry
+        if api_key and not (api_key.isascii() and api_key.isprintable()):
+            raise ServerError(
+                f"the API key for {base_url} must be printable ASCII, and holds another character, "
+                "such as a line break; see the variable that server.api_key_env names"
+            )
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._headers = headers
-        self._pooled: aiohttp.ClientSession | None = None  # it is made on the loop that uses it
-        self._fresh = _http_client(headers, timeout_s)
+        self._pooled = Connections(
+            self.base_url,
+            headers,
+            timeout_s=timeout_s,
+            connect_timeout_s=HEALTH_TIMEOUT_S,
+            idle_s=IDLE_S,
+        )
+        self._fresh = _http_client(self.base_url, headers, timeout_s)
 
     async def __aenter__(self) -> Self:
         return self
@@ -135,8 +146,7 @@ class ServerClient:
 
     async def aclose(self) -> None:
         """Close all connections."""
-        if self._pooled is not None:
-            await self._pooled.close()
+        self._pooled.close()
         await self._fresh.aclose()
 
     # Turns
@@ -355,20 +365,14 @@ class ServerClient:
             return await self._send(self._fresh, method, path, content)
 
     async def _post(self, path: str, content: bytes, content_type: str) -> bytes:
-        """A turn's request, over a pooled connection; aiohttp alone, for half the CPU of httpx."""
-        if self._pooled is None:
-            self._pooled = _pooled_session(self._headers, self._timeout_s)
-        headers = {"Content-Type": content_type}
+        """A turn's request, over a kept connection."""
         try:
-            async with self._pooled.post(
-                self.base_url + path, data=content, headers=headers, allow_redirects=False
-            ) as response:
-                answer = await response.read()
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            answer = await self._pooled.post(path, content, content_type)
+        except OSError as error:  # a TimeoutError is one
             raise unreachable(self.base_url, path, error, self._timeout_s) from error
-        if response.status != HTTPStatus.OK:
-            raise failure(self.base_url, path, response.status, answer)
-        return answer
+        if answer.status != HTTPStatus.OK:
+            raise failure(self.base_url, path, answer.status, answer.body)
+        return answer.body
 
     async def _send(
         self,
@@ -390,23 +394,12 @@ class ServerClient:
         return response.content
 
 
-def _pooled_session(headers: Mapping[str, str], timeout_s: float) -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(
-        # limit=0: aiohttp would otherwise queue whatever exceeds 100 requests in flight.
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_S),
-        headers=dict(headers),
-        timeout=aiohttp.ClientTimeout(sock_read=timeout_s, sock_connect=HEALTH_TIMEOUT_S),
-    )
-
-
-def _http_client(headers: Mapping[str, str], timeout_s: float) -> httpx.AsyncClient:
+def _http_client(url: str, headers: Mapping[str, str], timeout_s: float) -> httpx.AsyncClient:
     """One whose every request opens a connection of its own."""
-
-    def session() -> aiohttp.ClientSession:
-        return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, force_close=True))
-
     return httpx.AsyncClient(
-        transport=AiohttpTransport(client=session),
         headers=dict(headers),
+        limits=httpx.Limits(max_keepalive_connections=0),
         timeout=httpx.Timeout(timeout_s, connect=HEALTH_TIMEOUT_S),
+        trust_env=False,  # a proxy is not the way to a server of one's own
+        verify=ssl.create_default_context() if url.startswith("https:") else False,
     )

@@ -9,7 +9,6 @@ connection errors, timeouts, 429 and 5xx. Another 4xx is our mistake and stays o
 
 from http import HTTPStatus
 
-import aiohttp
 import httpx
 import msgspec
 
@@ -106,7 +105,7 @@ def is_transient(error: BaseException) -> bool:
 
 def unreachable(url: str, path: str, error: Exception, timeout_s: float) -> ServerError:
     """The error for a request that got no answer."""
-    if isinstance(error, (httpx.ReadTimeout, aiohttp.SocketTimeoutError)):
+    if isinstance(error, (httpx.ReadTimeout, TimeoutError)):
         return UnreachableError(f"{url}{path} did not answer within {timeout_s:g} s")
     reason = str(error) or type(error).__name__
     return UnreachableError(f"{url}{path} did not answer ({reason}); is the server running?")

@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 import sys
 import threading
+import weakref
 from contextvars import ContextVar
 
 import pytest
@@ -105,3 +106,30 @@ def test_a_hung_call_does_not_keep_the_interpreter_alive():
         "except TimeoutError: pass\n"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=120, check=False).returncode == 0
+
+
+async def test_a_free_thread_is_used_again_and_a_hung_one_holds_up_nobody():
+    first = await in_daemon_thread(threading.get_ident)
+    again = {await in_daemon_thread(threading.get_ident) for _ in range(20)}
+    assert first in again
+    assert len(again) <= 2  # one may still be handing over what the other's caller got
+    released = threading.Event()
+    hung = [asyncio.ensure_future(in_daemon_thread(released.wait)) for _ in range(20)]
+    async with asyncio.timeout(20):
+        assert await in_daemon_thread(lambda: 7) == 7
+    released.set()
+    assert await asyncio.gather(*hung) == [True] * 20
+
+
+async def test_a_free_thread_keeps_nothing_of_its_last_call():
+    class Held:
+        pass
+
+    loop, gone = asyncio.get_running_loop(), asyncio.Event()
+    held = Held()
+    weakref.finalize(held, loop.call_soon_threadsafe, gone.set)
+    assert await in_daemon_thread(lambda given: given is not None, held)
+    del held
+    await in_daemon_thread(lambda: None)
+    async with asyncio.timeout(20):
+        await gone.wait()

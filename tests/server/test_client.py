@@ -314,6 +314,13 @@ async def test_the_api_key_is_sent_and_its_lack_named(make_request):
                 await client.generate(make_request())
 
 
+@pytest.mark.parametrize("key", ["secret\n", "clé"])
+def test_a_key_that_no_header_can_carry_is_told_without_showing_it(key):
+    with pytest.raises(ServerError, match=r"printable ASCII.*api_key_env") as caught:
+        ServerClient("http://127.0.0.1:1", api_key=key)
+    assert key not in str(caught.value)
+
+
 async def test_load_and_info_are_read(client):
     load, info = await client.load(), await client.server_info()
     assert (load.kv_tokens, load.block_size) == (65536, 16)
