@@ -8,11 +8,13 @@ its beginning again. Its epochs are passes. Without `data.max_prompts` nobody kn
 pass has: ordinals then count on and on in one epoch of `UNKNOWN_LENGTH`.
 """
 
+import contextlib
 import itertools
 import logging
 import queue
 import random
 import threading
+import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -27,6 +29,7 @@ log = logging.getLogger(__name__)
 BUFFER_ROWS = 256  # read ahead
 SHUFFLE_ROWS = 1024  # of which the next is drawn
 UNKNOWN_LENGTH = 1 << 40  # more prompts than any run sees
+STOP_S = 5.0  # for the row that is read when the stream is no longer used
 
 
 class RowStream(Protocol):
@@ -57,7 +60,8 @@ class PromptStream:
         """
         self._queue: queue.Queue[_Row | DataError] = queue.Queue(BUFFER_ROWS)
         reader = _Reader(rows, source, seed, self._queue)
-        threading.Thread(target=reader.run, daemon=True, name="prompt-stream").start()
+        # An interpreter that ends while a thread is in a dataset's native code is aborted.
+        weakref.finalize(self, reader.stop)
         first = self._queue.get()
         if isinstance(first, DataError):
             raise first
@@ -101,7 +105,7 @@ class PromptStream:
 
 
 class _Reader:
-    """Reads pass after pass into the queue; its last entry is what went wrong."""
+    """Reads pass after pass into the queue, in a thread; its last entry is what went wrong."""
 
     def __init__(
         self, rows: RowStream, source: DataSource, seed: int, to: "queue.Queue[_Row | DataError]"
@@ -110,11 +114,25 @@ class _Reader:
         self._source = source
         self._seed = seed
         self._queue = to
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, daemon=True, name="prompt-stream")
+        self._thread.start()
 
-    def run(self) -> None:
+    def stop(self) -> None:
+        """Read no further row; returns when the one under way was read."""
+        self._stopped = True
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._queue.get_nowait()  # a full queue would hold the thread
+        if threading.current_thread() is not self._thread:  # the garbage collector runs anywhere
+            self._thread.join(STOP_S)
+
+    def _run(self) -> None:
         try:
             for epoch in itertools.count():
                 self._read(epoch)
+                if self._stopped:
+                    return
         except DataError as error:
             self._queue.put(error)
         except Exception as error:  # noqa: BLE001 - the dataset's own, or the network's
@@ -129,6 +147,8 @@ class _Reader:
         for row_index, row in rows if order is None else shuffled(rows, order):
             self._queue.put(_Row(epoch, row_index, dict(row)))
             count += 1
+            if self._stopped:
+                return
         self._check(count)
         log.info("the stream was read to its end: %d prompts; it begins again", count)
 

@@ -115,6 +115,16 @@ async def test_a_stream_that_breaks_is_named():
         await taken(prompts, 3)
 
 
+async def test_a_stream_that_is_no_longer_used_is_read_no_further():
+    before = threading.enumerate()
+    prompts = PromptStream(Rows(10**6), source(), seed=0)
+    (reader,) = [each for each in threading.enumerate() if each not in before]
+    await taken(prompts, 10)
+    del prompts
+    reader.join(20)
+    assert not reader.is_alive()
+
+
 async def test_a_slow_stream_does_not_hold_the_loop():
     may_go_on = threading.Event()
 
