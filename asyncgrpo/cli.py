@@ -127,9 +127,9 @@ def validate(
 ) -> None:
     """Print all errors of a recipe, else the values derived for it."""
     with _told(debug=debug):
-        from asyncgrpo.launch import commands
+        from asyncgrpo.launch.validate import validate as look
 
-        commands.validate(recipe, overrides or [], no_checkpoints=no_checkpoints)
+        look(recipe, overrides or [], no_checkpoints=no_checkpoints)
 
 
 @app.command(epilog="Example: asyncgrpo diagnose runs/demo")

@@ -1,4 +1,4 @@
-"""What `train`, `serve`, `resume` and `validate` do; the command line only reads their arguments.
+"""What `train`, `serve` and `resume` do; the command line only reads their arguments.
 
 recipe --prepare--> Prepared --dry run--> printed
                         └--run directory, lock--> Session --> the run's account
@@ -7,9 +7,7 @@ recipe --prepare--> Prepared --dry run--> printed
 import asyncio
 import json
 import os
-import shutil
 import sys
-import textwrap
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,9 +15,10 @@ from typing import Any, TypeVar
 import yaml
 from rich.console import Console
 
-from asyncgrpo.config import Config, Derivation, known, load_recipe, local_facts, reload, resolve
-from asyncgrpo.launch import guard, machine, preflight
+from asyncgrpo.config import Config, known, load_recipe, reload
+from asyncgrpo.launch import guard, preflight
 from asyncgrpo.launch.account import account, program
+from asyncgrpo.launch.derived import derived_text
 from asyncgrpo.launch.panel import PanelView
 from asyncgrpo.launch.plan import plan_servers, plan_training
 from asyncgrpo.launch.prepare import Prepared, prepare
@@ -79,21 +78,9 @@ def serve(recipe: Path, overrides: list[str], *, dry_run: bool = False) -> None:
     _with_nobody_left(Session(prepared, run, view).serve())
 
 
-def validate(recipe: Path, overrides: list[str], *, no_checkpoints: bool = False) -> None:
-    """Print the derived values of a sound recipe. Raises ConfigError with all that is wrong."""
-    loaded = load_recipe(recipe, overrides, no_checkpoints=no_checkpoints)
-    facts = local_facts(
-        loaded.config, cuda_count=machine.cuda_count(), recipe_name=loaded.path.stem
-    )
-    derivation = resolve(loaded, facts)
-    preflight.check_inputs(derivation.config)
-    print(f"{recipe}: no errors\n")
-    print(derived_text(derivation, _columns()))
-
-
 def _see_through(prepared: Prepared, run: RunDirectory, checkpoint: int | None) -> bool:
     view = _view(prepared.config)
-    view.say(derived_text(prepared.derivation, _columns()))
+    view.say(derived_text(prepared.derivation))
     view.say(f"run directory {run.path}")
     with locked(run) as lock:
         session = Session(prepared, run, view, lock=lock, checkpoint=checkpoint)
@@ -118,31 +105,6 @@ def _view(config: Config) -> View:
     return LineView(sys.stdout)
 
 
-def derived_text(derivation: Derivation, columns: int | None = None) -> str:
-    """What was left open and is now decided, and why; folded where a terminal is narrower."""
-    keys = max((len(d.key) for d in derivation.derived), default=0)
-    lines: list[str] = []
-    for d in derivation.derived:
-        line = f"  {d.key:<{keys}}  {_plain(d.value)}  ({d.reason})"
-        lines += _folded(line, columns, indent=keys + 4)
-    return "\n".join(["derived, as the recipe leaves it open:", *lines])
-
-
-def _folded(line: str, columns: int | None, indent: int) -> list[str]:
-    if columns is None or len(line) < columns or columns < 2 * indent:
-        return [line]
-    head, rest = line[:indent], line[indent:]
-    folded = textwrap.wrap(
-        rest, columns - indent - 1, break_long_words=False, break_on_hyphens=False
-    )
-    return [head + folded[0], *(" " * indent + part for part in folded[1:])]
-
-
-def _columns() -> int | None:
-    """The width of the terminal that is written to, if it is one."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-
-
 def dry_run_text(prepared: Prepared) -> str:
     """Every process with its environment, then the configuration; secrets masked."""
     config, at = prepared.config, prepared.machine
@@ -165,7 +127,3 @@ def config_text(config: Config) -> str:
     tree = config.model_dump(mode="json")
     tree["server"]["env"] = {k: masked(k, v) for k, v in tree["server"]["env"].items()}
     return "# configuration\n" + yaml.safe_dump(tree, sort_keys=False)
-
-
-def _plain(value: object) -> str:
-    return str(list(value)) if isinstance(value, tuple) else str(value)

@@ -80,8 +80,8 @@ class _Pieces:
         """The bytes of these tokens in a row."""
         ids = np.minimum(np.asarray(token_ids, np.int32), self._unknown)
         lengths = self._lengths[ids]
-        ends = np.cumsum(lengths)
-        shifts = np.repeat(self._starts[ids] - (ends - lengths), lengths)  # from text to table
+        starts = lengths.cumsum() - lengths
+        shifts = (self._starts[ids] - starts).repeat(lengths)  # from text to table
         return self._bytes[shifts + np.arange(shifts.size)].tobytes()
 
 

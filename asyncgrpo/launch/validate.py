@@ -1,0 +1,19 @@
+"""What `validate` does. It starts nothing, so nothing that starts processes is imported for it."""
+
+from pathlib import Path
+
+from asyncgrpo.config import load_recipe, local_facts, resolve
+from asyncgrpo.launch import machine, preflight
+from asyncgrpo.launch.derived import derived_text
+
+
+def validate(recipe: Path, overrides: list[str], *, no_checkpoints: bool = False) -> None:
+    """Print the derived values of a sound recipe. Raises ConfigError with all that is wrong."""
+    loaded = load_recipe(recipe, overrides, no_checkpoints=no_checkpoints)
+    facts = local_facts(
+        loaded.config, cuda_count=machine.cuda_count(), recipe_name=loaded.path.stem
+    )
+    derivation = resolve(loaded, facts)
+    preflight.check_inputs(derivation.config)
+    print(f"{recipe}: no errors\n")
+    print(derived_text(derivation))
