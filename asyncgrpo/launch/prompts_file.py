@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
+
 from asyncgrpo.config.data import DataSource
 from asyncgrpo.errors import DataError
 from asyncgrpo.rollout.dataset_files import DEFAULT_SPLIT
@@ -112,9 +114,12 @@ def _table(rows: list[dict[str, Any]]) -> Rows:
 
 def _row(line: bytes, where: str) -> dict[str, Any]:
     try:
-        value: object = json.loads(line)
-    except ValueError as error:
-        raise DataError(f"{where}: not valid JSON: {error}") from None
+        value: object = msgspec.json.decode(line)
+    except ValueError:  # json also takes NaN, and says where it stumbled
+        try:
+            value = json.loads(line)
+        except ValueError as error:
+            raise DataError(f"{where}: not valid JSON: {error}") from None
     return _columns(value, where)
 
 

@@ -46,17 +46,14 @@ class RowMapping:
         """
         self._column_names = column_names
         self._source = source
+        # The columns that reach rewards as keywords.
+        self.reward_columns = [name for name in column_names if name != source.prompt_column]
         self._has_messages = (
             not environment_prompts
             or source.prompt_template is not None
             or source.prompt_column in column_names
         )
         self._check_columns()
-
-    @property
-    def reward_columns(self) -> list[str]:
-        """The columns that reach rewards as keywords."""
-        return [name for name in self._column_names if name != self._source.prompt_column]
 
     def prompt(self, row: dict[str, Any], row_index: int, epoch: int = 0) -> Prompt:
         """The prompt of a row.
