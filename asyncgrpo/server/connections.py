@@ -11,6 +11,7 @@ it, which tells the server to stop generating.
 """
 
 import asyncio
+import ipaddress
 import socket
 import ssl
 import time
@@ -22,6 +23,7 @@ from urllib.parse import urlsplit
 import httptools
 
 FIRST_FINAL_STATUS = 200  # below, the answer is still to come
+NEXT_ADDRESS_S = 0.25  # a name's next address is tried while the first does not answer (RFC 8305)
 KEEPALIVE_IDLE_S = 60  # then the peer's machine is asked whether it is still there,
 KEEPALIVE_PROBES, KEEPALIVE_INTERVAL_S = 4, 15  # this often
 
@@ -51,6 +53,7 @@ class Connections:
         at = urlsplit(base_url)
         secure = at.scheme == "https"
         self._host, self._port = at.hostname or "", at.port or (443 if secure else 80)
+        self._next_address_s = None if _is_address(self._host) else NEXT_ADDRESS_S
         self._ssl = ssl.create_default_context() if secure else None
         self._prefix = at.path.rstrip("/")
         fields = {"Host": at.netloc.rpartition("@")[2], **headers}
@@ -58,6 +61,7 @@ class Connections:
         self._timeout_s, self._connect_timeout_s = timeout_s, connect_timeout_s
         self._idle_s = idle_s
         self._idle: deque[_Connection] = deque()  # the longest idle first
+        self._closed = False
 
     async def post(self, path: str, body: bytes, content_type: str) -> Answer:
         """Send `body` to `path` and wait for the answer, whatever its status.
@@ -77,7 +81,7 @@ class Connections:
         except BaseException:
             connection.abort()
             raise
-        if connection.reusable:
+        if connection.reusable and not self._closed:
             connection.idle_since = time.monotonic()
             self._idle.append(connection)
         else:
@@ -86,7 +90,7 @@ class Connections:
 
     def close(self) -> None:
         """Close those that are idle; the others close as their requests end."""
-        self._idle_s = 0.0
+        self._closed = True
         while self._idle:
             self._idle.pop().abort()
 
@@ -105,7 +109,11 @@ class Connections:
         try:
             async with asyncio.timeout(self._connect_timeout_s):
                 _, connection = await loop.create_connection(
-                    _Connection, self._host, self._port, ssl=self._ssl
+                    _Connection,
+                    self._host,
+                    self._port,
+                    ssl=self._ssl,
+                    happy_eyeballs_delay=self._next_address_s,
                 )
         except TimeoutError as error:
             raise ConnectionError(f"no connection within {self._connect_timeout_s:g} s") from error
@@ -152,11 +160,18 @@ class _Connection(asyncio.Protocol):
             return
         try:
             self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._fail(ConnectionError("it wants to speak another protocol (status 101)"))
         except httptools.HttpParserError as error:
             self._fail(ConnectionError(f"its answer is no HTTP: {error}"))
 
+    def eof_received(self) -> None:
+        self.reusable = False  # what would be sent until `connection_lost` is lost
+
     def connection_lost(self, exc: Exception | None) -> None:
         self.reusable = False
+        if isinstance(exc, TimeoutError):  # the system's, which a caller would take for its own
+            exc = ConnectionError("its machine does not answer any more")
         if self._started and self._ends_with_connection and exc is None:
             self.on_message_complete()
         self._fail(exc or ConnectionError("the connection was closed before the answer's end"))
@@ -181,10 +196,12 @@ class _Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if not self._started:
             return
-        self.reusable = self.reusable and self._parser.should_keep_alive()
+        assert self._transport is not None, "an answer comes after connection_made"
+        all_sent = not self._transport.get_write_buffer_size()  # else it refused what it had of it
+        self.reusable = self.reusable and all_sent and self._parser.should_keep_alive()
+        body, self._body = b"".join(self._body), []  # an idle connection holds no answer
         if self._waiting is not None and not self._waiting.done():
-            status = self._parser.get_status_code()
-            self._waiting.set_result(Answer(status, b"".join(self._body)))
+            self._waiting.set_result(Answer(self._parser.get_status_code(), body))
         self._waiting, self._started = None, False
 
     def _fail(self, error: Exception) -> None:
@@ -203,6 +220,15 @@ def _watch_peer(sock: socket.socket | None) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S)
+
+
+def _is_address(host: str) -> bool:
+    """Whether a host is the address itself, and no name of several."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _safe(value: str) -> str:
