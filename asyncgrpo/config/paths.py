@@ -176,6 +176,6 @@ def _defined_names(module: ast.Module) -> Iterator[str]:
             case ast.Name(id="globals"):
                 yield "globals"
             case ast.alias(name=name, asname=asname):
-                yield asname or name
+                yield asname or name.partition(".")[0]
             case _:
                 pass

@@ -35,8 +35,10 @@ def problem(path: str) -> str | None:
 def _may_be_loop(module: str, found: ast.AST | None, seen: frozenset[str] = frozenset()) -> bool:
     if found is None:  # another module's, or made by something else
         return True
-    if not isinstance(found, ast.ClassDef) or found.name in seen:
+    if not isinstance(found, ast.ClassDef):
         return False
+    if found.name in seen:  # no class is its own base: the name is also another's
+        return True
     seen |= {found.name}
     return (module, found.name) == OURS or any(
         not isinstance(base, ast.Name)

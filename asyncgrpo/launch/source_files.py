@@ -16,7 +16,7 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 def definition(module: str, name: str) -> Definition | None:
     """The definition of `name` in a module; None where its source is not plain."""
-    file = source_file(module)
+    file = _source_file(module)
     if file is None:
         return None
     try:
@@ -29,16 +29,17 @@ def definition(module: str, name: str) -> Definition | None:
 
 def not_in_module(module: str, name: str) -> str | None:
     """Why a module of that name has no `name`, as far as its source shows it."""
-    file, first = source_file(module), name.partition(".")[0]
+    file, first = _source_file(module), name.partition(".")[0]
     if file is None:
         return None
-    if file.name == "__init__.py" and any(file.parent.glob(f"{first}*")):
+    if file.name == "__init__.py" and any(
+        path.name.partition(".")[0] == first for path in file.parent.iterdir()
+    ):
         return None  # a module of the package: its attribute once something imported it
     return not_defined(file, first)
 
 
-def source_file(module: str) -> Path | None:
-    """The file that a module's source is in; None where there is none."""
+def _source_file(module: str) -> Path | None:
     if module.endswith(".py"):
         return Path(module)
     first, *rest = module.split(".")

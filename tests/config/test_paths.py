@@ -115,6 +115,7 @@ def test_a_file_without_the_function_is_refused(tmp_path: Path, code: str, name:
         "f = max",
         "from math import cos as f",
         "from math import *",
+        "import f.inner",
         "def __getattr__(name): ...",
         "globals()['f'] = max",
     ],
