@@ -90,7 +90,7 @@ class Process:
 
     async def kill(self) -> Exit:
         """The same without a grace."""
-        self._signal(signal.SIGQUIT)  # not SIGTERM again: a guard that is slow would get one
+        self._signal(signal.SIGQUIT)  # two SIGTERMs that wait for a slow guard are one
         return await self._ended_within(KILL_MARGIN_S)
 
     async def _ended_within(self, seconds: float) -> Exit:

@@ -358,11 +358,11 @@ class ServerClient:
     ) -> bytes:
         content = None if body is None else msgspec.json.encode(body)
         try:
-            return await self._send(self._fresh, method, path, content)
+            return await self._send(method, path, content)
         except UnreachableError as error:
             if isinstance(error.__cause__, httpx.ReadTimeout):
                 raise  # it may still be at work
-            return await self._send(self._fresh, method, path, content)
+            return await self._send(method, path, content)
 
     async def _post(self, path: str, content: bytes, content_type: str) -> bytes:
         """A turn's request, over a kept connection."""
@@ -374,22 +374,16 @@ class ServerClient:
             raise failure(self.base_url, path, answer.status, answer.body)
         return answer.body
 
-    async def _send(
-        self,
-        http: httpx.AsyncClient,
-        method: str,
-        path: str,
-        content: bytes | None = None,
-        content_type: str = _JSON,
-    ) -> bytes:
-        headers = {"Content-Type": content_type} if content is not None else {}
+    async def _send(self, method: str, path: str, content: bytes | None) -> bytes:
+        """A control call, over a connection of its own."""
+        headers = {"Content-Type": _JSON} if content is not None else {}
         try:
-            response = await http.request(
+            response = await self._fresh.request(
                 method, self.base_url + path, content=content, headers=headers
             )
         except httpx.TransportError as error:
             raise unreachable(self.base_url, path, error, self._timeout_s) from error
-        if response.status_code != 200:
+        if response.status_code != HTTPStatus.OK:
             raise failure(self.base_url, path, response.status_code, response.content)
         return response.content
 
