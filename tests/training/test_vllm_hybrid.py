@@ -21,7 +21,7 @@ from asyncgrpo.sync.attest import tolerance_for
 from asyncgrpo.training.forward import PolicyModel
 from tests.server.vllm_process import running_vllm
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1200)]
 
 TOKENIZER = Path(__file__).parents[1] / "assets/sums-model"
 VOCAB = 320
