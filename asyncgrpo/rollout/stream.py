@@ -142,15 +142,17 @@ class _Reader:
     def _read(self, epoch: int) -> None:
         most = self._source.max_prompts
         rows = enumerate(itertools.islice(self._rows, most))
+        rows = itertools.takewhile(lambda _: not self._stopped, rows)  # a shuffle reads many first
         order = random.Random(f"{self._seed}:{epoch}") if self._source.shuffle else None
         count = 0
         for row_index, row in rows if order is None else shuffled(rows, order):
             self._queue.put(_Row(epoch, row_index, dict(row)))
             count += 1
             if self._stopped:
-                return
-        self._check(count)
-        log.info("the stream was read to its end: %d prompts; it begins again", count)
+                break
+        if not self._stopped:
+            self._check(count)
+            log.info("the stream was read to its end: %d prompts; it begins again", count)
 
     def _check(self, count: int) -> None:
         path, most = self._source.path, self._source.max_prompts

@@ -125,6 +125,30 @@ async def test_a_stream_that_is_no_longer_used_is_read_no_further():
     assert not reader.is_alive()
 
 
+async def test_a_shuffle_that_fills_its_buffer_is_stopped_too(monkeypatch):
+    monkeypatch.setattr(stream, "STOP_S", 0.0)  # the row under way takes long
+    waits, may_go_on = threading.Event(), threading.Event()
+
+    class SecondPassWaits(Rows):
+        def __iter__(self):
+            if self.read:
+                self.num_rows = 500  # fewer than a shuffle reads first
+                waits.set()
+                may_go_on.wait(20)
+            yield from super().__iter__()
+
+    before, rows = threading.enumerate(), SecondPassWaits(10)
+    prompts = PromptStream(rows, source(shuffle=True), seed=0)
+    (reader,) = [each for each in threading.enumerate() if each not in before]
+    await taken(prompts, 10)
+    await asyncio.to_thread(waits.wait, 20)
+    del prompts
+    may_go_on.set()
+    reader.join(20)
+    assert not reader.is_alive()
+    assert rows.read == 11
+
+
 async def test_a_slow_stream_does_not_hold_the_loop():
     may_go_on = threading.Event()
 
