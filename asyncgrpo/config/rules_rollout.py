@@ -3,7 +3,7 @@
 import re
 import string
 from collections.abc import Mapping
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from asyncgrpo.config.rule import Flags, flag_name, rule
 from asyncgrpo.config.secret_names import SECRET
@@ -153,14 +153,27 @@ def _loop_args_have_names_of_their_own(config: Config, _: Flags) -> str | None:
 @rule("server.urls")
 def _urls_are_base_urls(config: Config, _: Flags) -> str | None:
     for url in config.server.urls or ():
-        parts = urlsplit(url)
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
+        if "@" in url:  # which is not repeated here: it may hold a password
+            return "expected URLs without a user or password; server.api_key_env names a key"
+        parts = _base_url(url)
+        if parts is None:
             return f"got '{url}', expected base URLs such as http://127.0.0.1:8000"
         if parts.path.strip("/") == "v1":
             return f"got '{url}', expected the base URL, without /v1"
     return (
         "got an empty list, expected URLs, or null to launch" if config.server.urls == () else None
     )
+
+
+def _base_url(url: str) -> SplitResult | None:
+    """The parts of a URL that paths may follow; None where it is no such URL."""
+    try:
+        parts = urlsplit(url)
+        _, host = parts.port, (parts.hostname or "").encode("idna")
+    except ValueError:  # no port, no name
+        return None
+    plain = url.isascii() and url.isprintable() and not {*" ?#"} & {*url}
+    return parts if plain and host and parts.scheme in {"http", "https"} else None
 
 
 @rule("server.replicas", "server.urls")

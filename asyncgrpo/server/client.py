@@ -55,6 +55,7 @@ from asyncgrpo.server.turns_json import (
 from asyncgrpo.server.turns_packed import packed_request, packed_turn
 
 IDLE_S = 2.0  # an idle connection older than this may be one the server is closing
+BAD_CERTIFICATE = "CERTIFICATE_VERIFY_FAILED"  # OpenSSL's word
 READY_POLL_S = 0.5  # a server that starts has no way to tell
 HEALTH_TIMEOUT_S = 10.0
 SPREAD = 5  # a wait is longer by up to as many first waits, at random
@@ -215,7 +216,9 @@ class ServerClient:
         try:
             async with asyncio.timeout(HEALTH_TIMEOUT_S):
                 return (await self._fresh.get(self.base_url + "/health")).status_code
-        except (httpx.TransportError, TimeoutError):
+        except (httpx.TransportError, TimeoutError) as error:
+            if BAD_CERTIFICATE in str(error):  # which no wait mends
+                raise unreachable(self.base_url, "/health", error, self._timeout_s) from error
             return None
 
     async def models(self) -> tuple[ServedModel, ...]:

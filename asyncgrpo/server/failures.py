@@ -33,6 +33,10 @@ _REMEDY_OF_ROUTE = {
     "/v1/unload_lora_adapter": "start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 and --enable-lora",
     "/asyncgrpo/generate": "start it with --middleware asyncgrpo.server.packed.PackedEndpoint",
 }
+_REMEDY_OF_REASON = (
+    ("CERTIFICATE_VERIFY_FAILED", "set SSL_CERT_FILE to its authority's certificate"),
+    ("Too many open files", "raise `ulimit -n`"),
+)
 DEV_ROUTES = frozenset(
     {
         "/pause",
@@ -108,7 +112,8 @@ def unreachable(url: str, path: str, error: Exception, timeout_s: float) -> Serv
     if isinstance(error, (httpx.ReadTimeout, TimeoutError)):
         return UnreachableError(f"{url}{path} did not answer within {timeout_s:g} s")
     reason = str(error) or type(error).__name__
-    return UnreachableError(f"{url}{path} did not answer ({reason}); is the server running?")
+    remedy = next((r for mark, r in _REMEDY_OF_REASON if mark in reason), "is the server running?")
+    return UnreachableError(f"{url}{path} did not answer ({reason}); {remedy}")
 
 
 def is_engine_dead(message: str) -> bool:

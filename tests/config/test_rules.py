@@ -165,6 +165,25 @@ CASES = [
         "without /v1",
         ["server.urls=['http://h:1']"],
     ),
+    *(
+        ([f"server.urls=['{url}']"], "server.urls", "expected base URLs", ["server.urls=null"])
+        for url in (
+            "http://[::1",
+            "http://h:70000",
+            "http://h:abc",
+            "http://a..b:80",
+            "http://h/?a=1",
+            "http://h/a b",
+            "http://h/#x",
+            "http://h/ü",
+        )
+    ),
+    (
+        ["server.urls=['http://u:secret@h:1']"],
+        "server.urls",
+        "without a user or password; server.api_key_env",
+        ["server.urls=['http://[::1]:8000/models/a']"],
+    ),
     (["server.urls=[]"], "server.urls", "empty list", ["server.urls=null"]),
     (
         ["server.urls=['http://h:1']", "server.replicas=2"],

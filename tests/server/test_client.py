@@ -1,6 +1,9 @@
 """The client against the fake: what is tried again, what is not, and what the messages say."""
 
 import asyncio
+import shutil
+import ssl
+import subprocess
 import time
 from pathlib import Path
 
@@ -291,6 +294,32 @@ async def test_what_is_no_server_is_not_waited_for(fake):
     async with ServerClient(f"{fake.url}/elsewhere") as client:
         with pytest.raises(ServerError, match="/health answers 404, so it is no vLLM server"):
             await client.wait_ready(30)
+
+
+@pytest.fixture
+def self_signed(tmp_path: Path) -> ssl.SSLContext:
+    """TLS with a certificate that no authority signed."""
+    if shutil.which("openssl") is None:
+        pytest.skip("a certificate is made by openssl")
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    request = ("-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost")
+    command = ["openssl", "req", *request, "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(command, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    return context
+
+
+async def test_a_certificate_of_nobodys_is_not_waited_for(make_request, self_signed):
+    server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0, ssl=self_signed)
+    url = f"https://localhost:{server.sockets[0].getsockname()[1]}"
+    said = r"/health did not answer \(.*self.signed.*\); set SSL_CERT_FILE"
+    async with ServerClient(url, retries=AT_ONCE) as client:
+        with pytest.raises(UnreachableError, match=said):
+            await client.wait_ready(60)
+        with pytest.raises(UnreachableError, match=r"self.signed.*; set SSL_CERT_FILE"):
+            await client.generate(make_request())
+    server.close()
 
 
 async def test_routes_that_a_variable_turns_on_name_it(fake, client):

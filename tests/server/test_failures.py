@@ -12,6 +12,7 @@ from asyncgrpo.server.failures import (
     UnknownModelError,
     failure,
     is_transient,
+    unreachable,
 )
 
 URL = "http://127.0.0.1:8000"
@@ -138,3 +139,14 @@ def test_any_other_4xx_does_not(status):
 def test_a_dead_engine_does_not_pass():
     body = vllm_error("EngineCore encountered an issue.", 500)
     assert not is_transient(failure(URL, "/v1/completions", 500, body))
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (OSError(24, "Too many open files"), "raise `ulimit -n`"),
+        (ConnectionRefusedError(111, "Connection refused"), "is the server running?"),
+    ],
+)
+def test_no_answer_has_a_remedy_too(error, remedy):
+    assert remedy in str(unreachable(URL, "/v1/completions", error, 600))
