@@ -32,6 +32,7 @@ from asyncgrpo.errors import DataError, UserError
 from asyncgrpo.metrics.sinks import EventLog
 from asyncgrpo.metrics.values import Recorder
 from asyncgrpo.records import SamplingParams
+from asyncgrpo.rollout.ending import run_to_the_end
 from asyncgrpo.rollout.inputs import Inputs
 from asyncgrpo.rollout.prompts import PromptSource, load_prompts
 from asyncgrpo.rollout.session import Link, Session, count_retry
@@ -188,4 +189,4 @@ def first_user_error(error: BaseException) -> UserError | None:
 
 
 if __name__ == "__main__":
-    main()
+    run_to_the_end(main)

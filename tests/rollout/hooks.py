@@ -47,6 +47,15 @@ def hangs(completions, **kwargs):
     time.sleep(3600)
 
 
+def counts_in_native_code(completions, **kwargs):
+    """Where C++ cannot be unwound, for longer than it is waited for."""
+    import torch
+
+    numbers = torch.rand(700, 700)
+    while True:
+        numbers @ numbers
+
+
 async def hangs_async(completions, **kwargs):
     await asyncio.sleep(3600)
 

@@ -94,14 +94,15 @@ def test_a_mistake_in_the_recipe_is_one_message_to_the_trainer_and_the_log(run_d
     assert "Traceback" not in stderr
 
 
-def test_a_hung_reward_does_not_keep_the_process_alive(run_dir, server, link):
-    source = {"path": f"{HOOKS}:hangs", "timeout_s": 0.1}
+@pytest.mark.parametrize("reward", ["hangs", "counts_in_native_code"])
+def test_a_hung_reward_neither_keeps_the_process_alive_nor_aborts_it(run_dir, server, link, reward):
+    source = {"path": f"{HOOKS}:{reward}", "timeout_s": 0.1 if reward == "hangs" else 10.0}
     prepare(run_dir, server, source, rollout={"failure_budget": 0.0})
     process = start(run_dir)
     worker, _ = hear(link, Hello)[-1]
     link.send(worker, Begin("fake", 0, 0, (), 10**9, None))
     _, failed = hear(link, Failed)[-1]
-    assert "took longer than its timeout_s of 0.1" in failed.message
+    assert f"took longer than its timeout_s of {source['timeout_s']:g}" in failed.message
     process.communicate(timeout=END_S)
     assert process.returncode == 1
 
