@@ -45,9 +45,12 @@ class Detokenizer:
         return self._decode(self._all, token_ids, skip=KEEP)
 
     def _decode(self, pieces: "_Pieces | None", token_ids: Any, *, skip: bool) -> str:
-        if pieces is None:
-            return str(self._tokenizer.decode(token_ids, skip_special_tokens=skip))
-        return pieces.join(token_ids).decode("utf-8", "replace")
+        try:
+            if pieces is not None:
+                return pieces.join(token_ids).decode("utf-8", "replace")
+        except IndexError:  # an id beyond the vocabulary, or of a token that was added since
+            pass
+        return str(self._tokenizer.decode(token_ids, skip_special_tokens=skip))
 
     def _agrees(self) -> bool:
         """Whether the tables say the same of a text that a tokenizer may want to clean up."""
@@ -63,22 +66,22 @@ SKIP, KEEP = True, False  # special tokens
 
 
 class _Pieces:
-    """The bytes of every token, one after another; an unknown id has none."""
+    """The bytes of every token, one after another; an id in a hole of the vocabulary has none."""
 
     def __init__(self, tokenizer: Any, *, skip_special: bool) -> None:
         token_of = tokenizer.backend_tokenizer.id_to_token
         special = tokenizer.added_tokens_decoder.values()
         silent = {token.content for token in special if token.special and skip_special} | {None}
-        tokens = [token_of(token_id) for token_id in range(len(tokenizer))]
-        pieces = [b"" if token in silent else _bytes_of(token) for token in tokens] + [b""]
+        highest = max(tokenizer.get_vocab().values(), default=-1)  # holes: not len(tokenizer) - 1
+        tokens = [token_of(token_id) for token_id in range(highest + 1)]
+        pieces = [b"" if token in silent else _bytes_of(token) for token in tokens]
         self._bytes = np.frombuffer(b"".join(pieces), np.uint8)
         self._lengths = np.fromiter(map(len, pieces), np.int32, len(pieces))
         self._starts = np.cumsum(self._lengths, dtype=np.int32) - self._lengths
-        self._unknown = len(tokens)
 
     def join(self, token_ids: Any) -> bytes:
-        """The bytes of these tokens in a row."""
-        ids = np.minimum(np.asarray(token_ids, np.int32), self._unknown)
+        """The bytes of these tokens in a row; IndexError for an id above the table's."""
+        ids = np.asarray(token_ids, np.int32).view(np.uint32)  # no id counts from the end
         lengths = self._lengths[ids]
         starts = lengths.cumsum() - lengths
         shifts = (self._starts[ids] - starts).repeat(lengths)  # from text to table

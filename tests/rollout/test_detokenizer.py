@@ -73,6 +73,38 @@ def test_a_list_of_ids_and_none_at_all_are_read_too():
     assert Detokenizer(tokenizer).text([]) == ""
 
 
+def test_a_vocabulary_may_have_holes():
+    """Its highest id is then above its number of tokens."""
+    vocabulary = {c: i for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    made = Tokenizer(models.BPE({**vocabulary, "Ġa": 1000, "bc": 5000}, [("Ġ", "a"), ("b", "c")]))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=made)
+    ids = tokenizer.encode("x a bc")
+    assert max(ids) > len(tokenizer)
+    detokenizer = Detokenizer(tokenizer)
+    assert detokenizer.text(ids) == tokenizer.decode(ids) == "x a bc"
+    ids += [400, 1001, 4999]
+    assert detokenizer.text(ids) == tokenizer.decode(ids) == "x a bc"
+
+
+def test_a_token_that_is_added_later_is_read_too():
+    tokenizer = byte_level()
+    detokenizer = Detokenizer(tokenizer)
+    tokenizer.add_tokens(["<late>"])
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<late special>"]})
+    ids = tokenizer.encode("a<late>b<late special>c")
+    assert detokenizer.text(ids) == "a<late>bc"
+    assert detokenizer.text_with_specials(ids) == "a<late>b<late special>c"
+
+
+def test_a_negative_id_is_refused_as_by_the_tokenizer():
+    tokenizer = byte_level()
+    for id_ in (-1, -2, -10_000):
+        with pytest.raises(OverflowError):
+            Detokenizer(tokenizer).text([3, id_])
+
+
 def test_an_id_beyond_the_vocabulary_says_nothing_as_with_the_tokenizer():
     """Models have more rows than their tokenizer has tokens."""
     tokenizer = byte_level()
