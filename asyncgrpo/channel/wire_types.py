@@ -39,11 +39,14 @@ def wire_type(kind: Any) -> Any:
 def _wire_record(record: type[msgspec.Struct]) -> type[msgspec.Struct]:
     """The record, or where it has arrays, a subclass with their fields declared anew."""
     hints = get_type_hints(record)
+    fields = msgspec.structs.fields(record)
     anew = [
         (field.name, wire_type(hints[field.name]), field.default)
-        for field in msgspec.structs.fields(record)
+        for field in fields
         if wire_type(hints[field.name]) != hints[field.name]
     ]
+    made = {field.name for field in fields if field.default_factory is not msgspec.NODEFAULT}
+    assert made.isdisjoint(name for name, _, _ in anew), "a field of arrays has a plain default"
     if not anew:
         return record
     return msgspec.defstruct(record.__name__, anew, bases=(record,), module=record.__module__)

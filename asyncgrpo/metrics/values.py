@@ -12,7 +12,10 @@ import msgspec
 
 
 class Aggregate(msgspec.Struct):
-    """Observations of one metric, mergeable in any order: mean = total / weight."""
+    """Observations of one metric, mergeable in any order: mean = total / weight.
+
+    Changed in place: a new one for each observation would cost more than its sums.
+    """
 
     total: float  # sum of value x weight
     weight: float

@@ -112,7 +112,7 @@ class Chat:
         """Token ids of `messages` with the assistant's turn opened. Blocks: a template is code.
 
         Raises:
-            DataError: the template refuses the conversation, or renders nothing, or megabytes.
+            DataError: the template refuses the conversation, or renders nothing, or more than fits.
         """
         self._check_prompt(messages, schemas)
         prompt_ids = np.asarray(self._apply(messages, schemas, tokenize=True), np.int32)

@@ -4,14 +4,16 @@
     ids --the tokenizer's own decode--> text                         any other
 
 A token of byte-level BPE stands for bytes of its own, whatever is around it, so a text is the
-bytes of its tokens in a row. That costs a small part of the tokenizer's decode, which was the
-largest part of what a long rollout cost the worker.
+bytes of its tokens in a row. That costs a small part of the tokenizer's decode, which is else
+the largest part of what a long rollout costs the worker.
 """
 
 from typing import Any, Protocol
 
 import numpy as np
 
+SKIP, KEEP = True, False  # special tokens
+NO_BYTE = 0xFFFF  # what no alphabet holds
 PROBE = " Don 't stop , it 's 1 . 5 % !\n\n\t<b>naïve — 東京</b> 🙂 ?  \r\n"
 
 
@@ -62,9 +64,6 @@ class Detokenizer:
         )
 
 
-SKIP, KEEP = True, False  # special tokens
-
-
 class _Pieces:
     """The bytes of every token, one after another; an id in a hole of the vocabulary has none."""
 
@@ -111,5 +110,4 @@ def _alphabet() -> dict[int, int]:
     return stands_for | dict.fromkeys(others, NO_BYTE)
 
 
-NO_BYTE = 0xFFFF
 _ALPHABET = _alphabet()

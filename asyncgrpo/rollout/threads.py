@@ -1,6 +1,6 @@
 """Calls of the user's, off the worker's event loop and without power over the process's end.
 
-    a function     in_daemon_thread     a thread to itself
+    a function     in_daemon_thread     a thread to itself, kept for the next
     a coroutine    on_hook_loop         one event loop in one thread, shared by all of them
     either         call_hook            whichever it is
 
@@ -13,16 +13,20 @@ import asyncio
 import contextlib
 import contextvars
 import inspect
-import queue
+import os
 import threading
+import traceback
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import cache
 from typing import Any, ParamSpec, TypeVar
 
 from asyncgrpo.errors import said
+from asyncgrpo.rollout.kept_threads import KeptThreads
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+_THREADS = KeptThreads()
 
 
 async def in_daemon_thread(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -33,6 +37,7 @@ async def in_daemon_thread(call: Callable[P, T], /, *args: P.args, **kwargs: P.k
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
     context = contextvars.copy_context()
+    process = os.getpid()
 
     def settle(result: T | None, error: BaseException | None) -> None:
         if future.done():  # nobody waits any more
@@ -51,67 +56,34 @@ async def in_daemon_thread(call: Callable[P, T], /, *args: P.args, **kwargs: P.k
         except Exception as caught:  # noqa: BLE001 - handed to whoever awaits
             error = caught
         except BaseException as end:  # noqa: BLE001 - as well, but it ends or cancels nobody
+            _end_fork(process, end)
             error = _harmless(end)
+        _end_fork(process, error)
         return lambda: _tell(loop, lambda: settle(result, error))
 
-    _THREADS.start(work, name=f"call-{call!r:.40}")
+    _THREADS.start(work, name=f"call-{_name(call):.40}")
     return await future
+
+
+def _name(call: Callable[..., Any]) -> str:
+    """What a call is of. Its repr is the user's code, and may print a table of a million rows."""
+    name = getattr(call, "__name__", None)  # none of an object that can be called
+    return name if isinstance(name, str) else type(call).__name__
+
+
+def _end_fork(process: int, error: BaseException | None) -> None:
+    """End a copy of the process that a call forked and let run: only the original goes on."""
+    if os.getpid() == process:
+        return
+    code = error.code if isinstance(error, SystemExit) else error
+    if isinstance(code, BaseException):
+        traceback.print_exception(code)
+    os._exit(code if isinstance(code, int) else code is not None)
 
 
 def _tell(loop: asyncio.AbstractEventLoop, settle: Callable[[], None]) -> None:
     with contextlib.suppress(RuntimeError):  # the loop has closed
         loop.call_soon_threadsafe(settle)
-
-
-Work = Callable[[], Callable[[], None]]  # gives what is left to do once the thread is free
-
-
-class _Threads:
-    """Daemon threads, as many as calls are under way; a free one waits a while for the next.
-
-    Starting a thread takes as long as some rollouts take altogether, and stops the loop meanwhile.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._free: list[queue.SimpleQueue[tuple[Work, str]]] = []
-
-    def start(self, work: Work, name: str) -> None:
-        """Have `work` done now, whatever else is under way."""
-        with self._lock:
-            inbox = self._free.pop() if self._free else None
-        if inbox is not None:
-            inbox.put((work, name))
-            return
-        inbox = queue.SimpleQueue[tuple[Work, str]]()
-        inbox.put((work, name))
-        threading.Thread(target=self._serve, args=(inbox,), daemon=True, name=name).start()
-
-    def _serve(self, inbox: "queue.SimpleQueue[tuple[Work, str]]") -> None:
-        """Takes work from its inbox; ends after `FREE_S` without."""
-        thread = threading.current_thread()
-        while True:
-            try:
-                work, thread.name = inbox.get(timeout=FREE_S)
-            except queue.Empty:
-                with self._lock:
-                    if inbox in self._free:
-                        self._free.remove(inbox)
-                        return
-                continue  # work is on its way
-            self._do(work, inbox)
-            del work  # and with it what the call was given
-            thread.name = "call-none"
-
-    def _do(self, work: Work, inbox: "queue.SimpleQueue[tuple[Work, str]]") -> None:
-        deliver = work()
-        with self._lock:
-            self._free.append(inbox)
-        deliver()
-
-
-FREE_S = 10.0  # a worker between two groups keeps its threads, an idle one does not
-_THREADS = _Threads()
 
 
 async def on_hook_loop(work: Coroutine[Any, Any, T]) -> T:

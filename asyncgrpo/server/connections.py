@@ -26,6 +26,7 @@ FIRST_FINAL_STATUS = 200  # below, the answer is still to come
 NEXT_ADDRESS_S = 0.25  # a name's next address is tried while the first does not answer (RFC 8305)
 KEEPALIVE_IDLE_S = 60  # then the peer's machine is asked whether it is still there,
 KEEPALIVE_PROBES, KEEPALIVE_INTERVAL_S = 4, 15  # this often
+VANISHED_S = KEEPALIVE_IDLE_S + KEEPALIVE_PROBES * KEEPALIVE_INTERVAL_S
 
 
 class Answer(NamedTuple):
@@ -67,8 +68,9 @@ class Connections:
         """Send `body` to `path` and wait for the answer, whatever its status.
 
         Raises:
-            TimeoutError: none came within `timeout_s`, or no connection in `connect_timeout_s`.
-            OSError: no connection, or it broke before the end of the answer.
+            TimeoutError: none came within `timeout_s`.
+            OSError: no connection within `connect_timeout_s`, or it broke before the end of the
+                answer.
         """
         head = (
             f"POST {self._prefix}{path} HTTP/1.1\r\n{self._fields}"
@@ -220,6 +222,8 @@ def _watch_peer(sock: socket.socket | None) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # on Linux; for a request that was not received
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * VANISHED_S)
 
 
 def _is_address(host: str) -> bool:

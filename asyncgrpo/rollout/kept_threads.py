@@ -1,0 +1,57 @@
+"""Daemon threads that are kept: starting one costs more than most calls, and stops the loop.
+
+    work --start--> a free thread's inbox, or a new thread --work()--> free again --> deliver()
+
+A thread has one piece of work at a time, and a free one waits `FREE_S` for the next.
+"""
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import TypeAlias
+
+FREE_S = 10.0  # a worker between two groups keeps its threads, an idle one does not
+
+Work = Callable[[], Callable[[], None]]  # gives what is left to do once the thread is free
+Inbox: TypeAlias = "queue.SimpleQueue[tuple[Work, str]]"
+
+
+class KeptThreads:
+    """As many threads as calls are under way, and those that wait for the next."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._free: list[Inbox] = []
+
+    def start(self, work: Work, name: str) -> None:
+        """Have `work` done now, whatever else is under way."""
+        with self._lock:
+            inbox = self._free.pop() if self._free else None
+        if inbox is not None:
+            inbox.put((work, name))
+            return
+        inbox = queue.SimpleQueue()
+        inbox.put((work, name))
+        threading.Thread(target=self._serve, args=(inbox,), daemon=True, name=name).start()
+
+    def _serve(self, inbox: Inbox) -> None:
+        """Takes work from its inbox; ends after `FREE_S` without."""
+        thread = threading.current_thread()
+        while True:
+            try:
+                work, thread.name = inbox.get(timeout=FREE_S)
+            except queue.Empty:
+                with self._lock:
+                    if inbox in self._free:
+                        self._free.remove(inbox)
+                        return
+                continue  # work is on its way
+            self._do(work, inbox)
+            del work  # and with it what the call was given
+            thread.name = "call-none"
+
+    def _do(self, work: Work, inbox: Inbox) -> None:
+        deliver = work()
+        with self._lock:
+            self._free.append(inbox)
+        deliver()
