@@ -108,6 +108,52 @@ def test_a_hung_call_does_not_keep_the_interpreter_alive():
     assert subprocess.run([sys.executable, "-c", code], timeout=120, check=False).returncode == 0
 
 
+@pytest.mark.parametrize(
+    ("end", "status", "says"),
+    [
+        ("sys.exit(3)", 3, ""),
+        ("sys.exit()", 0, ""),
+        ("sys.exit('said')", 1, ""),
+        ("os._exit(4)", 4, ""),
+        ("1 / 0", 1, "ZeroDivisionError"),
+        ("pass", 0, ""),
+    ],
+)
+def test_a_process_that_a_call_forks_ends_with_its_own_status_and_at_once(end, status, says):
+    code = (
+        "import asyncio, os, sys\n"
+        "from asyncgrpo.rollout import kept_threads, threads\n"
+        "kept_threads.FREE_S = 3600.0\n"
+        "def forks():\n"
+        "    child = os.fork()\n"
+        "    if child: return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])\n"
+        f"    {end}\n"
+        "print(asyncio.run(threads.in_daemon_thread(forks)))\n"
+    )
+    program = [sys.executable, "-c", code]
+    done = subprocess.run(program, timeout=120, check=True, capture_output=True, text=True)
+    assert done.stdout == f"{status}\n"
+    assert says in done.stderr
+    assert bool(says) == bool(done.stderr)
+
+
+async def test_a_calls_own_words_for_itself_are_not_asked_for():
+    """A reward that holds a table would print it at each call."""
+
+    class Reward:
+        def __repr__(self):
+            raise AssertionError("asked")
+
+        def __call__(self):
+            return threading.current_thread().name
+
+        def score(self):
+            return threading.current_thread().name
+
+    assert await in_daemon_thread(Reward()) == "call-Reward"
+    assert await in_daemon_thread(Reward().score) == "call-score"
+
+
 async def test_a_free_thread_is_used_again_and_a_hung_one_holds_up_nobody():
     first = await in_daemon_thread(threading.get_ident)
     again = {await in_daemon_thread(threading.get_ident) for _ in range(20)}
