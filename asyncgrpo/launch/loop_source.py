@@ -3,8 +3,9 @@
     class Mine(Base)   a base that another module has, or one here that may be a loop
     def filter_prompt  not `async def`, where `AsyncRolloutLoop` has a plain `def`
 
-Running the user's module could take seconds and torch. What is made otherwise (a decorated class,
-one whose bases are computed) is left to the worker, which asks the class itself, and says the same.
+Running the user's module could take seconds and torch. What is made otherwise (a decorated class
+or method, one whose bases are computed) is left to the worker, which asks the class itself, and
+says the same.
 """
 
 import ast
@@ -27,7 +28,9 @@ def problem(path: str) -> str | None:
         kind = "class without that base" if isinstance(found, ast.ClassDef) else "function"
         return f"{KEY}: `{name}` is a {kind}; expected a subclass of asyncgrpo.AsyncRolloutLoop"
     for method in found.body:
-        if isinstance(method, ast.AsyncFunctionDef) and method.name in _plain_hooks():
+        if not isinstance(method, ast.AsyncFunctionDef) or method.decorator_list:
+            continue
+        if method.name in _plain_hooks():
             return f"{KEY}: `{name}.{method.name}` is `async def`; expected a plain `def`"
     return None
 

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Collection
 from pathlib import Path
 
+from asyncgrpo.errors import ServerError
+
 WHERE_VLLM_IS = "import importlib.util as u; print(u.find_spec('vllm').origin)"
 NVIDIA_PROC = Path("/proc/driver/nvidia/gpus")
 EPHEMERAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -56,11 +58,20 @@ def free_port(host: str, besides: Collection[int] = ()) -> int:
     """A port of `host` that nothing listens on, and none of `besides`.
 
     A server takes a minute to bind it: meanwhile the kernel must not give it to anybody else.
+
+    Raises:
+        ServerError: this machine has no such host, so that no port of it will do.
     """
+    try:
+        some_port = _port_of_the_kernels(host)
+    except OSError as error:
+        raise ServerError(
+            f"server.host: `{host}` is no address that a server here can listen on ({error})"
+        ) from error
     ports = _server_ports()
     drawn = random.SystemRandom().sample(ports, len(ports))  # no two launchers draw the same
     free = (port for port in drawn if port not in besides and is_free(host, port))
-    return next(free, None) or _port_of_the_kernels(host)
+    return next(free, some_port)
 
 
 def is_free(host: str, port: int) -> bool:

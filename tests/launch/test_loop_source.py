@@ -36,6 +36,11 @@ class AsyncFilter(AsyncRolloutLoop):
     async def filter_prompt(self, row_index, row, epoch):
         return True
 
+class DecoratedHook(Plain):
+    @functools.partial
+    async def filter_prompt(self, row_index, row, epoch):
+        return True
+
 class AsyncAdvantages(Plain):
     async def compute_advantages(self, group): ...
 """
@@ -49,7 +54,7 @@ def module(request, tmp_path: Path, monkeypatch) -> str:
 
 
 @pytest.mark.parametrize(
-    "name", ["Plain", "Above", "Mixed", "FromElsewhere", "SameName", "Decorated"]
+    "name", ["Plain", "Above", "Mixed", "FromElsewhere", "SameName", "Decorated", "DecoratedHook"]
 )
 def test_what_may_be_a_loop_is_left_to_the_worker(module: str, name: str):
     assert problem(f"{module}:{name}") is None

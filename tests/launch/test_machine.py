@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from asyncgrpo.launch.machine import vllm_knows
+from asyncgrpo.errors import ServerError
+from asyncgrpo.launch.machine import free_port, is_free, vllm_knows
 
 
 @pytest.fixture(name="interpreter")
@@ -25,6 +26,19 @@ def test_vllm_knows_the_fields_of_its_model_configuration(interpreter: str):
     assert vllm_knows(interpreter, "max_logprobs")
     assert not vllm_knows(interpreter, "return_sampling_mask")
     assert not vllm_knows(interpreter, "model:")
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid"])
+def test_a_host_of_another_machine_is_told_at_once(host: str):
+    """Each of its ten thousand ports would ask for the name again."""
+    with pytest.raises(ServerError, match=f"server.host: `{host}` is no address"):
+        free_port(host)
+
+
+def test_a_free_port_is_none_of_those_taken():
+    taken = [free_port("127.0.0.1") for _ in range(3)]
+    assert free_port("127.0.0.1", taken) not in taken
+    assert is_free("127.0.0.1", taken[0])
 
 
 def test_without_vllm_or_an_interpreter_nothing_is_known(tmp_path: Path):
