@@ -35,6 +35,7 @@ from asyncgrpo.server.api import (
 from asyncgrpo.server.candidates import CandidateSource
 from asyncgrpo.server.connections import Connections
 from asyncgrpo.server.failures import (
+    BAD_CERTIFICATE,
     EngineDeadError,
     RouteMissingError,
     StatusError,
@@ -55,7 +56,6 @@ from asyncgrpo.server.turns_json import (
 from asyncgrpo.server.turns_packed import packed_request, packed_turn
 
 IDLE_S = 2.0  # an idle connection older than this may be one the server is closing
-BAD_CERTIFICATE = "CERTIFICATE_VERIFY_FAILED"  # OpenSSL's word
 READY_POLL_S = 0.5  # a server that starts has no way to tell
 HEALTH_TIMEOUT_S = 10.0
 SPREAD = 5  # a wait is longer by up to as many first waits, at random
@@ -124,7 +124,6 @@ class ServerClient:
                 "such as a line break; see the variable that server.api_key_env names"
             )
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self._headers = headers
         self._pooled = Connections(
             self.base_url,
             headers,

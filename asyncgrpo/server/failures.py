@@ -33,8 +33,9 @@ _REMEDY_OF_ROUTE = {
     "/v1/unload_lora_adapter": "start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 and --enable-lora",
     "/asyncgrpo/generate": "start it with --middleware asyncgrpo.server.packed.PackedEndpoint",
 }
+BAD_CERTIFICATE = "CERTIFICATE_VERIFY_FAILED"  # OpenSSL's word
 _REMEDY_OF_REASON = (
-    ("CERTIFICATE_VERIFY_FAILED", "set SSL_CERT_FILE to its authority's certificate"),
+    (BAD_CERTIFICATE, "set SSL_CERT_FILE to its authority's certificate"),
     ("Too many open files", "raise `ulimit -n`"),
 )
 DEV_ROUTES = frozenset(
