@@ -34,8 +34,8 @@ from asyncgrpo.channel.messages import (
 )
 from asyncgrpo.config import Config
 from asyncgrpo.metrics.values import Recorder
+from asyncgrpo.rollout.data.prompts import load_prompts
 from asyncgrpo.rollout.inputs import Inputs
-from asyncgrpo.rollout.prompts import load_prompts
 from asyncgrpo.rollout.session import Session
 from asyncgrpo.server.api import Endpoint
 from asyncgrpo.server.client import ServerClient

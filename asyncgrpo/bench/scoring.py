@@ -18,15 +18,15 @@ from asyncgrpo.bench.figure import Figure
 from asyncgrpo.config import RewardSource
 from asyncgrpo.metrics.values import Recorder
 from asyncgrpo.records import FinishReason
-from asyncgrpo.rollout.admission import Admission
-from asyncgrpo.rollout.advantages import group_advantages
-from asyncgrpo.rollout.failures import FailureBudget
+from asyncgrpo.rollout.data.row_mapping import Prompt
 from asyncgrpo.rollout.group import Rollout, RolloutGroup, TurnRecord
+from asyncgrpo.rollout.limits.admission import Admission
+from asyncgrpo.rollout.limits.failures import FailureBudget
 from asyncgrpo.rollout.open_group import FinishedRollout, OpenGroup, Outcome, samples_of
 from asyncgrpo.rollout.resolution import GROUPS_AT_ONCE, QUEUE_GROUPS, Resolution
-from asyncgrpo.rollout.row_mapping import Prompt
-from asyncgrpo.rollout.samples import draft_samples
-from asyncgrpo.rollout.scoring import RewardFunction
+from asyncgrpo.rollout.sampling.samples import draft_samples
+from asyncgrpo.rollout.scoring.advantages import group_advantages
+from asyncgrpo.rollout.scoring.scoring import RewardFunction
 
 WAIT_S = 0.2
 GROUP, TOKENS = 8, 64

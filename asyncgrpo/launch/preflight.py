@@ -29,7 +29,7 @@ from asyncgrpo.launch import loop_source, model_folder, prompts_file, reward_col
 from asyncgrpo.launch.machine import cpu_cores, cuda_count, is_free
 from asyncgrpo.launch.source_files import not_in_module
 from asyncgrpo.rewards.sandbox.confine import missing
-from asyncgrpo.rollout.environment_kind import COLUMN
+from asyncgrpo.rollout.tools.environment_kind import COLUMN
 
 WEIGHT_FILES = ("*.safetensors", "*.bin", "*.gguf")
 SMALLEST_SPACE = 256 * 2**20  # bytes: logs, metrics, adapters

@@ -17,8 +17,8 @@ import msgspec
 
 from asyncgrpo.config.data import DataSource
 from asyncgrpo.errors import DataError
-from asyncgrpo.rollout.dataset_files import DEFAULT_SPLIT
-from asyncgrpo.rollout.prompts import Prompts
+from asyncgrpo.rollout.data.dataset_files import DEFAULT_SPLIT
+from asyncgrpo.rollout.data.prompts import Prompts
 
 LARGEST_BYTES = 16 * 2**20  # about a second to read
 

@@ -14,7 +14,7 @@ from asyncgrpo import rewards
 from asyncgrpo.config import RewardSource
 from asyncgrpo.errors import HookError
 from asyncgrpo.launch.source_files import definition
-from asyncgrpo.rollout.scoring import RewardFunction, missing_keyword
+from asyncgrpo.rollout.scoring.scoring import RewardFunction, missing_keyword
 
 
 def problems(sources: Sequence[RewardSource], column_names: Sequence[str]) -> Iterator[str]:

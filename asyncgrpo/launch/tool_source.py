@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from asyncgrpo.launch.source_files import Definition, definition
-from asyncgrpo.rollout.environment_kind import GET_REWARD, RESET
+from asyncgrpo.rollout.tools.environment_kind import GET_REWARD, RESET
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 

@@ -20,26 +20,26 @@ from asyncgrpo.channel.messages import DropReason, EpochEmpty, PromptDropped
 from asyncgrpo.channel.shares import Share
 from asyncgrpo.errors import DataError, HookError, RunError, said
 from asyncgrpo.metrics.values import Recorder
-from asyncgrpo.rollout.admission import Admission
-from asyncgrpo.rollout.chat import Chat
-from asyncgrpo.rollout.concurrency import ConcurrencyCap
-from asyncgrpo.rollout.environment_kind import EnvironmentKind
-from asyncgrpo.rollout.environments import Environments
-from asyncgrpo.rollout.epoch_census import EmptyEpochError, EpochCensus
-from asyncgrpo.rollout.failures import FailureBudget
-from asyncgrpo.rollout.heartbeats import Heartbeats
+from asyncgrpo.rollout.chat.chat import Chat
+from asyncgrpo.rollout.data.prompts import PromptSource
+from asyncgrpo.rollout.data.row_mapping import Prompt, RowError
+from asyncgrpo.rollout.data.stream import UNKNOWN_LENGTH
+from asyncgrpo.rollout.hooks.threads import in_daemon_thread, was_cancelled
+from asyncgrpo.rollout.limits.admission import Admission
+from asyncgrpo.rollout.limits.concurrency import ConcurrencyCap
+from asyncgrpo.rollout.limits.epoch_census import EmptyEpochError, EpochCensus
+from asyncgrpo.rollout.limits.failures import FailureBudget
+from asyncgrpo.rollout.limits.heartbeats import Heartbeats
 from asyncgrpo.rollout.loop import AsyncRolloutLoop
 from asyncgrpo.rollout.observe import num_output_tokens, observe_rollout
 from asyncgrpo.rollout.observe_tools import observe_tool_calls, observe_tool_rates
 from asyncgrpo.rollout.one_rollout import RolloutRunner
 from asyncgrpo.rollout.open_group import LEAST_ROLLOUTS, OpenGroup
-from asyncgrpo.rollout.policy import CurrentPolicy
-from asyncgrpo.rollout.prompts import PromptSource
-from asyncgrpo.rollout.row_mapping import Prompt, RowError
-from asyncgrpo.rollout.sampler import Sampler
-from asyncgrpo.rollout.stream import UNKNOWN_LENGTH
-from asyncgrpo.rollout.threads import in_daemon_thread, was_cancelled
-from asyncgrpo.rollout.tools import ToolFunction, schema_of
+from asyncgrpo.rollout.sampling.policy import CurrentPolicy
+from asyncgrpo.rollout.sampling.sampler import Sampler
+from asyncgrpo.rollout.tools.environment_kind import EnvironmentKind
+from asyncgrpo.rollout.tools.environments import Environments
+from asyncgrpo.rollout.tools.tools import ToolFunction, schema_of
 
 log = logging.getLogger(__name__)
 

@@ -10,13 +10,13 @@ from typing import Any
 from asyncgrpo.channel.shares import ALONE, Share
 from asyncgrpo.config import Config, known
 from asyncgrpo.errors import ConfigError, HookError, UserError, said
-from asyncgrpo.rollout.chat import Chat, Tokenizer
-from asyncgrpo.rollout.environments import load_environments
+from asyncgrpo.rollout.chat.chat import Chat, Tokenizer
+from asyncgrpo.rollout.data.prompts import PromptSource
 from asyncgrpo.rollout.loop import AsyncRolloutLoop, loop_class
-from asyncgrpo.rollout.prompts import PromptSource
-from asyncgrpo.rollout.sampler import Sampler
-from asyncgrpo.rollout.scoring import load_rewards
-from asyncgrpo.rollout.tools import load_tools, schema_of
+from asyncgrpo.rollout.sampling.sampler import Sampler
+from asyncgrpo.rollout.scoring.scoring import load_rewards
+from asyncgrpo.rollout.tools.environments import load_environments
+from asyncgrpo.rollout.tools.tools import load_tools, schema_of
 
 
 class Inputs:

@@ -16,16 +16,16 @@ from jaxtyping import Float64
 
 from asyncgrpo.config import Config
 from asyncgrpo.errors import ConfigError, HookError
-from asyncgrpo.rollout.advantages import group_advantages
-from asyncgrpo.rollout.chat import Chat, Tokenizer
-from asyncgrpo.rollout.context import current_rollout
-from asyncgrpo.rollout.conversation import Conversation
+from asyncgrpo.rollout.chat.chat import Chat, Tokenizer
+from asyncgrpo.rollout.chat.tool_schema import ToolSchema
 from asyncgrpo.rollout.group import Messages, Rollout, RolloutGroup, TokenIds, TurnRecord
-from asyncgrpo.rollout.imports import load_object
-from asyncgrpo.rollout.sampler import Sampler
-from asyncgrpo.rollout.threads import in_daemon_thread
-from asyncgrpo.rollout.tool_schema import ToolSchema
-from asyncgrpo.rollout.tools import Toolbox, ToolUse
+from asyncgrpo.rollout.hooks.imports import load_object
+from asyncgrpo.rollout.hooks.threads import in_daemon_thread
+from asyncgrpo.rollout.sampling.context import current_rollout
+from asyncgrpo.rollout.sampling.sampler import Sampler
+from asyncgrpo.rollout.scoring.advantages import group_advantages
+from asyncgrpo.rollout.tools.conversation import Conversation
+from asyncgrpo.rollout.tools.tools import Toolbox, ToolUse
 
 _PLAIN_HOOKS = ("filter_prompt", "compute_advantages")  # whose result is used as it comes
 

@@ -14,8 +14,8 @@ from asyncgrpo.metrics.values import Recorder
 from asyncgrpo.records import FinishReason
 from asyncgrpo.rollout.group import Rollout, RolloutGroup
 from asyncgrpo.rollout.open_group import OpenGroup
-from asyncgrpo.rollout.samples import Drafts
-from asyncgrpo.rollout.scoring import GroupRewards
+from asyncgrpo.rollout.sampling.samples import Drafts
+from asyncgrpo.rollout.scoring.scoring import GroupRewards
 from asyncgrpo.server.load import ServerLoad
 
 

@@ -5,9 +5,9 @@ tool or not, and whether their group is trained or dropped.
 """
 
 from asyncgrpo.metrics.values import Recorder
-from asyncgrpo.rollout.context import RolloutContext
 from asyncgrpo.rollout.group import Rollout
-from asyncgrpo.rollout.tools import CallOutcome, ToolUse
+from asyncgrpo.rollout.sampling.context import RolloutContext
+from asyncgrpo.rollout.tools.tools import CallOutcome, ToolUse
 
 
 def observe_tool_calls(recorder: Recorder, use: ToolUse) -> None:

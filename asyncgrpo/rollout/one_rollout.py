@@ -9,14 +9,14 @@ from typing import cast
 
 from asyncgrpo.errors import DataError, HookError
 from asyncgrpo.metrics.values import Recorder
-from asyncgrpo.rollout.context import RolloutContext, enter_rollout
-from asyncgrpo.rollout.environments import Environments, Episode
 from asyncgrpo.rollout.group import Message, Messages, Rollout
 from asyncgrpo.rollout.loop import AsyncRolloutLoop
 from asyncgrpo.rollout.open_group import FinishedRollout, OpenGroup
-from asyncgrpo.rollout.samples import draft_samples
-from asyncgrpo.rollout.seeds import environment_seed
-from asyncgrpo.rollout.tools import ToolFunction
+from asyncgrpo.rollout.sampling.context import RolloutContext, enter_rollout
+from asyncgrpo.rollout.sampling.samples import draft_samples
+from asyncgrpo.rollout.sampling.seeds import environment_seed
+from asyncgrpo.rollout.tools.environments import Environments, Episode
+from asyncgrpo.rollout.tools.tools import ToolFunction
 
 
 class RolloutRunner:

@@ -13,10 +13,10 @@ from jaxtyping import Float64, Int32
 
 from asyncgrpo.channel.messages import GroupReady, PromptDropped
 from asyncgrpo.records import Sample, SampleKey
-from asyncgrpo.rollout.environment_kind import EnvironmentKind
+from asyncgrpo.rollout.data.row_mapping import Prompt
 from asyncgrpo.rollout.group import Messages, Rollout, RolloutGroup
-from asyncgrpo.rollout.row_mapping import Prompt
-from asyncgrpo.rollout.samples import Draft, Drafts
+from asyncgrpo.rollout.sampling.samples import Draft, Drafts
+from asyncgrpo.rollout.tools.environment_kind import EnvironmentKind
 
 LEAST_ROLLOUTS = 2  # advantages are relative to another rollout
 

@@ -22,15 +22,15 @@ from jaxtyping import Float64
 from asyncgrpo.channel.messages import DropReason, PromptDropped
 from asyncgrpo.errors import HookError, RunError, said
 from asyncgrpo.metrics.values import Recorder
-from asyncgrpo.rollout.admission import Admission
-from asyncgrpo.rollout.advantages import has_signal, total_rewards
-from asyncgrpo.rollout.drought import Drought
-from asyncgrpo.rollout.failures import FailureBudget
 from asyncgrpo.rollout.group import RolloutGroup
+from asyncgrpo.rollout.limits.admission import Admission
+from asyncgrpo.rollout.limits.drought import Drought
+from asyncgrpo.rollout.limits.failures import FailureBudget
 from asyncgrpo.rollout.loop import AsyncRolloutLoop
 from asyncgrpo.rollout.observe import observe_group
 from asyncgrpo.rollout.open_group import OpenGroup, Outcome, ready, samples_of
-from asyncgrpo.rollout.scoring import RewardFunction, score_group
+from asyncgrpo.rollout.scoring.advantages import has_signal, total_rewards
+from asyncgrpo.rollout.scoring.scoring import RewardFunction, score_group
 
 log = logging.getLogger(__name__)
 

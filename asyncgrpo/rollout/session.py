@@ -26,23 +26,23 @@ from asyncgrpo.channel.messages import (
     ToTrainer,
     ToWorker,
 )
+from asyncgrpo.channel.ordinals import wanted_ordinals
 from asyncgrpo.config import known
 from asyncgrpo.errors import HookError, ServerError, said
 from asyncgrpo.metrics.sinks import EventLog
 from asyncgrpo.metrics.values import Recorder
-from asyncgrpo.rollout.admission import Admission
-from asyncgrpo.rollout.concurrency import POLL_S, ConcurrencyCap, kv_cache_rollouts
-from asyncgrpo.rollout.failures import FailureBudget
 from asyncgrpo.rollout.generation import Generation
-from asyncgrpo.rollout.heartbeats import Heartbeats
 from asyncgrpo.rollout.inputs import Inputs, make_loop
+from asyncgrpo.rollout.limits.admission import Admission
+from asyncgrpo.rollout.limits.concurrency import POLL_S, ConcurrencyCap, kv_cache_rollouts
+from asyncgrpo.rollout.limits.failures import FailureBudget
+from asyncgrpo.rollout.limits.heartbeats import Heartbeats
 from asyncgrpo.rollout.observe import observe_load
 from asyncgrpo.rollout.one_rollout import RolloutRunner
 from asyncgrpo.rollout.open_group import OpenGroup, Outcome
-from asyncgrpo.rollout.ordinals import wanted_ordinals
-from asyncgrpo.rollout.policy import CurrentPolicy, PolicyName
 from asyncgrpo.rollout.resolution import GROUPS_AT_ONCE, QUEUE_GROUPS, Resolution
-from asyncgrpo.rollout.sampler import Sampler, TurnClient
+from asyncgrpo.rollout.sampling.policy import CurrentPolicy, PolicyName
+from asyncgrpo.rollout.sampling.sampler import Sampler, TurnClient
 from asyncgrpo.server.load import ServerLoad
 
 log = logging.getLogger(__name__)

@@ -32,11 +32,11 @@ from asyncgrpo.errors import DataError, UserError
 from asyncgrpo.metrics.sinks import EventLog
 from asyncgrpo.metrics.values import Recorder
 from asyncgrpo.records import SamplingParams
-from asyncgrpo.rollout.ending import run_to_the_end
+from asyncgrpo.rollout.data.prompts import PromptSource, load_prompts
+from asyncgrpo.rollout.hooks.ending import run_to_the_end
+from asyncgrpo.rollout.hooks.threads import in_daemon_thread
 from asyncgrpo.rollout.inputs import Inputs
-from asyncgrpo.rollout.prompts import PromptSource, load_prompts
 from asyncgrpo.rollout.session import Link, Session, count_retry
-from asyncgrpo.rollout.threads import in_daemon_thread
 from asyncgrpo.server.capabilities import choose_endpoint
 from asyncgrpo.server.client import ServerClient
 from asyncgrpo.server.failures import is_transient

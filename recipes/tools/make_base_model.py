@@ -19,9 +19,9 @@ import transformers
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from asyncgrpo.config.rollout import RolloutConfig
-from asyncgrpo.rollout.chat import Chat
+from asyncgrpo.rollout.chat.chat import Chat
 from asyncgrpo.rollout.group import TurnRecord
-from asyncgrpo.rollout.tools import schema_of
+from asyncgrpo.rollout.tools.tools import schema_of
 from recipes.teaching import IGNORED, Example, Phase, Shape, new_model, say, train
 from recipes.tools.arithmetic import add, multiply
 from recipes.tools.counter import Counter

@@ -12,10 +12,10 @@ import torch
 from transformers import Qwen3ForCausalLM
 
 from asyncgrpo.records import FinishReason
-from asyncgrpo.rollout.chat import Chat
+from asyncgrpo.rollout.chat.chat import Chat
+from asyncgrpo.rollout.chat.reply_parsing import ToolCall
 from asyncgrpo.rollout.group import TurnRecord
-from asyncgrpo.rollout.reply_parsing import ToolCall
-from asyncgrpo.rollout.tools import schema_of
+from asyncgrpo.rollout.tools.tools import schema_of
 from recipes.demo.reward import last_box
 from recipes.tools.arithmetic import add, multiply
 from recipes.tools.counter import Counter

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from asyncgrpo.config import load_recipe
-from asyncgrpo.rollout.environments import load_environments
-from asyncgrpo.rollout.scoring import load_rewards
-from asyncgrpo.rollout.tools import load_tools
+from asyncgrpo.rollout.scoring.scoring import load_rewards
+from asyncgrpo.rollout.tools.environments import load_environments
+from asyncgrpo.rollout.tools.tools import load_tools
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 NEEDS_REAL_MODEL = {"smollm2-cpu.yaml", "gsm8k-cpu.yaml"}  # `make real-model` makes it

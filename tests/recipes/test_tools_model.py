@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from asyncgrpo.config.rollout import RolloutConfig
-from asyncgrpo.rollout.chat import Chat
-from asyncgrpo.rollout.reply_parsing import CallStyle, parse_reply
-from asyncgrpo.rollout.tools import schema_of
+from asyncgrpo.rollout.chat.chat import Chat
+from asyncgrpo.rollout.chat.reply_parsing import CallStyle, parse_reply
+from asyncgrpo.rollout.tools.tools import schema_of
 from recipes.demo.reward import last_box
 from recipes.tools.arithmetic import add, multiply
 from recipes.tools.counter import MOST_TARGET, Counter

@@ -27,8 +27,8 @@ from asyncgrpo.config import Config
 from asyncgrpo.errors import UserError
 from asyncgrpo.metrics.sinks import EventLog
 from asyncgrpo.metrics.values import Recorder
+from asyncgrpo.rollout.data.prompts import load_prompts
 from asyncgrpo.rollout.inputs import Inputs
-from asyncgrpo.rollout.prompts import load_prompts
 from asyncgrpo.rollout.session import count_retry
 from asyncgrpo.rollout.worker import first_user_error, work
 from asyncgrpo.server.client import Retries, ServerClient

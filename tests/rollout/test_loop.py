@@ -41,10 +41,10 @@ def test_an_argument_that_hides_a_key_is_refused(name):
 
 def test_the_loop_is_a_subclass():
     assert loop_class(None) is AsyncRolloutLoop
-    found = loop_class("tests.rollout.hooks:CurriculumRolloutLoop")
+    found = loop_class("tests.rollout.user_hooks:CurriculumRolloutLoop")
     assert issubclass(found, AsyncRolloutLoop)
-    for path in ("tests.rollout.hooks:always_one", "collections:OrderedDict"):
+    for path in ("tests.rollout.user_hooks:always_one", "collections:OrderedDict"):
         with pytest.raises(HookError, match=r"a subclass of asyncgrpo\.AsyncRolloutLoop"):
             loop_class(path)
     with pytest.raises(HookError, match=r"`AsyncFilter\.filter_prompt` is `async def`"):
-        loop_class("tests.rollout.hooks:AsyncFilter")
+        loop_class("tests.rollout.user_hooks:AsyncFilter")

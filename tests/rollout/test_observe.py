@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from asyncgrpo.metrics.catalog import describe
 from asyncgrpo.metrics.values import Recorder
 from asyncgrpo.records import FinishReason
+from asyncgrpo.rollout.data.row_mapping import Prompt
 from asyncgrpo.rollout.group import Rollout, RolloutGroup, TurnRecord
 from asyncgrpo.rollout.observe import (
     duplicates,
@@ -16,9 +17,8 @@ from asyncgrpo.rollout.observe import (
     observe_rollout,
 )
 from asyncgrpo.rollout.open_group import FinishedRollout, OpenGroup
-from asyncgrpo.rollout.row_mapping import Prompt
-from asyncgrpo.rollout.samples import draft_samples
-from asyncgrpo.rollout.scoring import GroupRewards
+from asyncgrpo.rollout.sampling.samples import draft_samples
+from asyncgrpo.rollout.scoring.scoring import GroupRewards
 
 EOS = frozenset({2})
 NAN = np.nan

@@ -20,9 +20,9 @@ from asyncgrpo.channel.messages import (
     Stop,
 )
 from asyncgrpo.errors import ConfigError, HookError, RunError
-from asyncgrpo.rollout import sampler
+from asyncgrpo.rollout.data.prompts import load_prompts
 from asyncgrpo.rollout.inputs import Inputs
-from asyncgrpo.rollout.prompts import load_prompts
+from asyncgrpo.rollout.sampling import sampler
 from tests.fake_vllm import FakeServer, FakeState
 from tests.rollout.fakes import (
     FakeTrainer,
@@ -34,7 +34,7 @@ from tests.rollout.fakes import (
     write_prompts,
 )
 
-HOOKS = "tests.rollout.hooks"
+HOOKS = "tests.rollout.user_hooks"
 THREES = f"{HOOKS}:number_of_threes"
 NAMES = """
     completions/mean_length completions/min_length completions/max_length

@@ -16,7 +16,7 @@ from asyncgrpo.rollout import session
 from tests.fake_vllm import FakeServer, FakeState
 from tests.rollout.fakes import FakeTrainer, config, run, write_prompts
 
-THREES = "tests.rollout.hooks:number_of_threes"
+THREES = "tests.rollout.user_hooks:number_of_threes"
 CAP = "rollout/concurrency_cap"
 G = 4
 NUM_PROMPTS = 24

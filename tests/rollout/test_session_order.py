@@ -8,12 +8,12 @@ import pytest
 
 from asyncgrpo import AsyncRolloutLoop
 from asyncgrpo.errors import RunError
-from asyncgrpo.rollout.seeds import request_seed
+from asyncgrpo.rollout.sampling.seeds import request_seed
 from tests.fake_vllm import FakeServer, FakeState
 from tests.rollout.fakes import FakeTrainer, config, run, write_prompts
 
 HERE = __name__
-THREES = "tests.rollout.hooks:number_of_threes"
+THREES = "tests.rollout.user_hooks:number_of_threes"
 G = 4
 NUM_PROMPTS = 15
 asked: list[tuple[int, int]] = []  # (epoch, row), in the order of dispatch

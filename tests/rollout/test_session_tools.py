@@ -15,16 +15,16 @@ from asyncgrpo.channel.messages import DropReason, GroupReady, Published
 from asyncgrpo.errors import ConfigError, DataError, HookError, RunError
 from asyncgrpo.metrics.catalog import describe
 from asyncgrpo.metrics.window import reduce_window
+from asyncgrpo.rollout.data.prompts import load_prompts
 from asyncgrpo.rollout.inputs import Inputs
-from asyncgrpo.rollout.prompts import load_prompts
 from tests.fake_vllm import FakeServer, FakeState
 from tests.rollout import chat_fakes as fakes
 from tests.rollout import environment_classes as classes
-from tests.rollout import hooks
+from tests.rollout import user_hooks
 from tests.rollout.chat_fakes import call, heard, says
 from tests.rollout.fakes import FakeTrainer, config, run
 
-HOOKS = "tests.rollout.hooks"
+HOOKS = "tests.rollout.user_hooks"
 TOOLS = "tests.rollout.tool_functions"
 ENVIRONMENTS = "tests.rollout.environment_classes"
 ADD, MULTIPLY = f"{TOOLS}:add", f"{TOOLS}:multiply"

@@ -16,7 +16,7 @@ from tests.fake_vllm import FakeServer, FakeState
 from tests.rollout import chat_fakes
 from tests.rollout.fakes import config, tokenizer, write_prompts
 
-HOOKS = "tests.rollout.hooks"
+HOOKS = "tests.rollout.user_hooks"
 START_S = 300.0  # importing transformers and datasets on a busy machine
 END_S = 60.0
 

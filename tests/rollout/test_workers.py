@@ -20,8 +20,8 @@ from asyncgrpo.channel.sockets import TrainerLink
 from asyncgrpo.config import write_resolved
 from asyncgrpo.metrics.values import Recorder
 from asyncgrpo.metrics.window import reduce_window
+from asyncgrpo.rollout.data.prompts import load_prompts
 from asyncgrpo.rollout.inputs import Inputs
-from asyncgrpo.rollout.prompts import load_prompts
 from asyncgrpo.rollout.worker import work
 from asyncgrpo.server.client import ServerClient
 from tests.fake_vllm import FakeServer, FakeState

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from asyncgrpo.channel.messages import GroupReady
 from asyncgrpo.packing.row import build_row
 from asyncgrpo.records import NO_TOKEN, Sample, SampleKey
-from asyncgrpo.rollout.advantages import group_advantages, has_signal
+from asyncgrpo.rollout.scoring.advantages import group_advantages, has_signal
 from recipes.demo.reward import boxed_sum
 from recipes.demo.sums import Sum, dataset_row
 

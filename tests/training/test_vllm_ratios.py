@@ -20,7 +20,7 @@ from asyncgrpo.metrics.values import Aggregate
 from asyncgrpo.packing.row import build_row
 from asyncgrpo.records import Sample, SampleKey, SamplingParams, TurnRequest
 from asyncgrpo.rollout.group import CandidateSets, TopLogprobs, TurnRecord
-from asyncgrpo.rollout.samples import draft_samples
+from asyncgrpo.rollout.sampling.samples import draft_samples
 from asyncgrpo.server.api import Endpoint
 from asyncgrpo.server.candidates import CandidateSource
 from asyncgrpo.server.capabilities import check, probe

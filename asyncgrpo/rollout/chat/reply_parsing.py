@@ -1,0 +1,253 @@
+"""A reply becomes what it says and what it calls, in the style of the model's family.
+
+    HERMES     Qwen2.5, Qwen3, Hermes   <tool_call>{"name": ..., "arguments": {...}}</tool_call>
+    QWEN_XML   Qwen3.5, Qwen3-Coder     <tool_call><function=name><parameter=key>value</parameter>
+                                        </function></tool_call>
+    LLAMA3     Llama 3.x                {"name": ..., "parameters": {...}}, alone or after
+                                        <|python_tag|>; or <function=name>{...}</function>
+    DEEPSEEK   DeepSeek-V3, R1          <｜tool▁call▁begin｜>function<｜tool▁sep｜>name
+                                        and a fence of JSON, or name<｜tool▁sep｜>{...}
+
+Reasoning (`<think> ... </think>`) stays in the content, and what it mentions is never called. A
+call that cannot be read is a `BadCall`: the model is told what is wrong with it.
+"""
+
+# ruff: noqa: RUF001 - the bars of DeepSeek's tokens are full width
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, cast
+
+from asyncgrpo.rollout.chat.tool_schema import ToolSchema
+from asyncgrpo.rollout.group import Message
+
+THINK, END_THINK = "<think>", "</think>"
+SHOWN_CHARACTERS = 200
+
+_HERMES = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
+_XML_FUNCTION = re.compile(r"<function=([^>]*)>(.*?)(?:</function>|\Z)", re.DOTALL)
+_XML_PARAMETER = re.compile(
+    r"<parameter=([^>]*)>\n?(.*?)\n?(?:</parameter>|(?=<parameter=)|\Z)", re.DOTALL
+)
+_OTHER_STYLES = ("<function=", "<arg_key>")  # in <tool_call> too, but no JSON
+_PYTHON_TAG = "<|python_tag|>"
+_LLAMA_FUNCTION = re.compile(r"<function=([^>]*)>(.*?)(?:</function>|\Z)", re.DOTALL)
+_LLAMA_CALL_BEGINS = re.compile(r'\{\s*"(?:name|type)"\s*:')
+_LLAMA_SEPARATORS = " \t\r\n;,"
+# Some tokenizers decode the bar between the words of a token as a space.
+_DEEPSEEK_CALLS = re.compile(
+    r"<｜tool[▁ ]calls[▁ ]begin｜>(.*?)(?:<｜tool[▁ ]calls[▁ ]end｜>|\Z)", re.DOTALL
+)
+_DEEPSEEK_CALL = re.compile(
+    r"<｜tool[▁ ]call[▁ ]begin｜>(.*?)(?:<｜tool[▁ ]call[▁ ]end｜>|\Z)", re.DOTALL
+)
+_DEEPSEEK_SEPARATOR = re.compile(r"<｜tool[▁ ]sep｜>")
+_DEEPSEEK_NAME = re.compile(r"\s*([^\s`{]*)")
+_FENCE = re.compile(r"```(?:json)?\s*(.*?)\s*(?:```\s*)?\Z", re.DOTALL)
+
+
+class CallStyle(Enum):
+    """How a family of models writes its calls."""
+
+    HERMES = "<tool_call> JSON"
+    QWEN_XML = "<tool_call> XML"
+    LLAMA3 = "Llama 3 JSON"
+    DEEPSEEK = "DeepSeek tool calls"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call that can be made, if there is such a tool."""
+
+    name: str
+    arguments: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class BadCall:
+    """An attempt at a call that cannot be read."""
+
+    text: str
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One reply of the policy."""
+
+    text: str  # all of it, without the token that ends it
+    content: str  # without the calls; reasoning included
+    calls: tuple[ToolCall | BadCall, ...] = ()
+
+    @property
+    def message(self) -> Message:
+        """The reply as a message of the conversation."""
+        message: Message = {"role": "assistant", "content": self.content}
+        made = [call for call in self.calls if isinstance(call, ToolCall)]
+        if made:
+            message["tool_calls"] = [
+                {"type": "function", "function": {"name": c.name, "arguments": c.arguments}}
+                for c in made
+            ]
+        return message
+
+
+def style_of(template: str) -> CallStyle | None:
+    """The style of the models that a chat template is for; None where it shows none."""
+    if "<｜tool▁sep｜>" in template or "<｜User｜>" in template:
+        return CallStyle.DEEPSEEK
+    if "<tool_call>" in template and "<function=" in template and "<parameter=" in template:
+        return CallStyle.QWEN_XML
+    if "<tool_call>" in template and not any(mark in template for mark in _OTHER_STYLES):
+        return CallStyle.HERMES
+    if "<|start_header_id|>" in template:
+        return CallStyle.LLAMA3
+    return None
+
+
+def parse_reply(
+    text: str, style: CallStyle, schemas: Sequence[ToolSchema] = (), *, thinking: bool = False
+) -> Reply:
+    """Read a reply; `thinking` says that its prompt has opened a `<think>` block already.
+
+    `schemas` tell which arguments are text, in the style that does not.
+    """
+    reasoning, said = _split_reasoning(text, thinking=thinking)
+    match style:
+        case CallStyle.HERMES:
+            rest, calls = _hermes(said)
+        case CallStyle.QWEN_XML:
+            rest, calls = _qwen_xml(said, schemas)
+        case CallStyle.LLAMA3:
+            rest, calls = _llama3(said)
+        case CallStyle.DEEPSEEK:
+            rest, calls = _deepseek(said)
+    if not calls:
+        return Reply(text, text)
+    return Reply(text, (reasoning + rest).strip(), tuple(calls))
+
+
+def _split_reasoning(text: str, *, thinking: bool) -> tuple[str, str]:
+    before, end, after = text.rpartition(END_THINK)
+    if end:
+        return before + end, after
+    return (text, "") if thinking or THINK in text else ("", text)
+
+
+def _hermes(said: str) -> tuple[str, list[ToolCall | BadCall]]:
+    calls = [_json_call(match[1]) for match in _HERMES.finditer(said)]
+    return _HERMES.sub("", said), calls
+
+
+def _qwen_xml(said: str, schemas: Sequence[ToolSchema]) -> tuple[str, list[ToolCall | BadCall]]:
+    calls = [_xml_call(match[1], schemas) for match in _HERMES.finditer(said)]
+    return _HERMES.sub("", said), calls
+
+
+def _xml_call(text: str, schemas: Sequence[ToolSchema]) -> ToolCall | BadCall:
+    function = _XML_FUNCTION.search(text)
+    if function is None or not function[1].strip():
+        return BadCall(text, "it has no <function=name>")
+    name = function[1].strip()
+    described = [s["function"] for s in schemas if s["function"]["name"] == name]
+    types = described[0]["parameters"]["properties"] if described else {}
+    arguments = {
+        match[1].strip(): _as_typed(match[2], types.get(match[1].strip(), {}).get("type"))
+        for match in _XML_PARAMETER.finditer(function[2])
+    }
+    return ToolCall(name, arguments)
+
+
+def _as_typed(text: str, json_type: object) -> object:
+    """An argument that was written without quotes."""
+    if json_type == "string":
+        return text
+    try:
+        return json.loads(text, strict=False)
+    except (ValueError, RecursionError):
+        return text  # the tool says what is wrong with it
+
+
+def _llama3(said: str) -> tuple[str, list[ToolCall | BadCall]]:
+    named = [_call(m[1], m[2]) for m in _LLAMA_FUNCTION.finditer(said)]
+    if named:
+        return _LLAMA_FUNCTION.sub("", said), named
+    before, tag, after = said.partition(_PYTHON_TAG)
+    if tag:
+        return before, list(_json_calls(after))
+    if _LLAMA_CALL_BEGINS.match(said.strip()) is None:
+        return said, []
+    return "", list(_json_calls(said))
+
+
+def _deepseek(said: str) -> tuple[str, list[ToolCall | BadCall]]:
+    calls: list[ToolCall | BadCall] = []
+    for block in _DEEPSEEK_CALLS.finditer(said):
+        calls += [_deepseek_call(match[1]) for match in _DEEPSEEK_CALL.finditer(block[1])]
+    return _DEEPSEEK_CALLS.sub("", said), calls
+
+
+def _deepseek_call(text: str) -> ToolCall | BadCall:
+    left, *rest = _DEEPSEEK_SEPARATOR.split(text, maxsplit=1)
+    if not rest:
+        return BadCall(text, "no <｜tool▁sep｜> between its type and its name")
+    if left.strip() != "function":
+        return _call(left, rest[0])
+    name = _DEEPSEEK_NAME.match(rest[0])
+    assert name is not None  # it matches nothing too
+    return _call(name[1], rest[0][name.end() :])
+
+
+def _json_calls(text: str) -> Iterator[ToolCall | BadCall]:
+    """The calls of JSON objects that follow each other."""
+    decoder = json.JSONDecoder(strict=False)
+    rest = text.strip(_LLAMA_SEPARATORS)
+    if not rest:
+        yield BadCall(text, "it is empty; expected a JSON object")
+    while rest:
+        try:
+            value, end = decoder.raw_decode(rest)
+        except (ValueError, RecursionError) as error:
+            yield BadCall(rest, _not_json(error))
+            return
+        yield _object_call(rest[:end], value)
+        rest = rest[end:].strip(_LLAMA_SEPARATORS)
+
+
+def _json_call(text: str) -> ToolCall | BadCall:
+    """The call of one JSON object."""
+    try:
+        return _object_call(text, json.loads(text, strict=False))
+    except (ValueError, RecursionError) as error:
+        return BadCall(text, _not_json(error))
+
+
+def _object_call(text: str, value: object) -> ToolCall | BadCall:
+    if not isinstance(value, dict):
+        return BadCall(text, "it is no JSON object")
+    call = cast("dict[str, object]", value)
+    name = call.get("name")
+    if not isinstance(name, str) or not name:
+        return BadCall(text, 'it has no "name"')
+    arguments = call.get("arguments", call.get("parameters", {}))
+    return _call(name, arguments if isinstance(arguments, str) else None, arguments)
+
+
+def _call(name: str, text: str | None, arguments: object = None) -> ToolCall | BadCall:
+    """The call of `name` with arguments given as JSON text, or as read already."""
+    if text is not None:
+        fenced = _FENCE.search(text.strip())
+        try:
+            arguments = json.loads(fenced[1] if fenced else text.strip() or "{}", strict=False)
+        except (ValueError, RecursionError) as error:
+            return BadCall(f"{name} {text}", f"its arguments are {_not_json(error)}")
+    if not isinstance(arguments, dict):
+        return BadCall(f"{name} {text or arguments}", "its arguments are no JSON object")
+    return ToolCall(name.strip(), cast("dict[str, Any]", arguments))
+
+
+def _not_json(error: Exception) -> str:
+    return f"not valid JSON: {str(error) or type(error).__name__}"

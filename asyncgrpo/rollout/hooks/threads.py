@@ -1,0 +1,144 @@
+"""Calls of the user's, off the worker's event loop and without power over the process's end.
+
+    a function     in_daemon_thread     a thread to itself, kept for the next
+    a coroutine    on_hook_loop         one event loop in one thread, shared by all of them
+    either         call_hook            whichever it is
+
+A pool's threads are joined when the interpreter exits, so one hung reward would keep a finished
+worker alive. A daemon thread is not: whoever stops waiting for it leaves it behind. Coroutines
+share a loop so that they can share clients; one that blocks it delays only the others.
+"""
+
+import asyncio
+import contextlib
+import contextvars
+import inspect
+import os
+import threading
+import traceback
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import cache
+from typing import Any, ParamSpec, TypeVar
+
+from asyncgrpo.errors import said
+from asyncgrpo.rollout.hooks.kept_threads import KeptThreads
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_THREADS = KeptThreads()
+
+
+async def in_daemon_thread(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run `call` in a thread that has nothing else to do and await its result or exception.
+
+    By position only: a keyword of the user's function may be named `call`.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+    context = contextvars.copy_context()
+    process = os.getpid()
+
+    def settle(result: T | None, error: BaseException | None) -> None:
+        if future.done():  # nobody waits any more
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)  # pyright: ignore[reportArgumentType] - T may be None
+
+    def work() -> Callable[[], None]:
+        result, error = None, None
+        try:
+            result = context.run(call, *args, **kwargs)
+        except StopIteration as end:  # no future carries it
+            error = _harmless(end)
+        except Exception as caught:  # noqa: BLE001 - handed to whoever awaits
+            error = caught
+        except BaseException as end:  # noqa: BLE001 - as well, but it ends or cancels nobody
+            _end_fork(process, end)
+            error = _harmless(end)
+        _end_fork(process, error)
+        return lambda: _tell(loop, lambda: settle(result, error))
+
+    _THREADS.start(work, name=f"call-{_name(call):.40}")
+    return await future
+
+
+def _name(call: Callable[..., Any]) -> str:
+    """What a call is of. Its repr is the user's code, and may print a table of a million rows."""
+    name = getattr(call, "__name__", None)  # none of an object that can be called
+    return name if isinstance(name, str) else type(call).__name__
+
+
+def _end_fork(process: int, error: BaseException | None) -> None:
+    """End a copy of the process that a call forked and let run: only the original goes on."""
+    if os.getpid() == process:
+        return
+    code = error.code if isinstance(error, SystemExit) else error
+    if isinstance(code, BaseException):
+        traceback.print_exception(code)
+    os._exit(code if isinstance(code, int) else code is not None)
+
+
+def _tell(loop: asyncio.AbstractEventLoop, settle: Callable[[], None]) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop has closed
+        loop.call_soon_threadsafe(settle)
+
+
+async def on_hook_loop(work: Coroutine[Any, Any, T]) -> T:
+    """Run `work` on the hooks' own event loop and await its result or exception."""
+    contained = _contained(work)
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(contained, _hook_loop()))
+
+
+async def call_hook(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Call a function of the user's, sync or async, and await its result or exception."""
+    if is_async(function):
+        return await on_hook_loop(function(*args, **kwargs))
+    result = await in_daemon_thread(function, *args, **kwargs)
+    return await on_hook_loop(_awaited(result)) if inspect.isawaitable(result) else result
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Whether calling `function` gives a coroutine, as far as it shows."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__
+    )
+
+
+async def _contained(work: Coroutine[Any, Any, T]) -> T:
+    """What `work` gives; its `sys.exit()` would end the loop, and all other hooks with it."""
+    try:
+        return await work
+    except Exception:
+        raise
+    except BaseException as end:
+        if was_cancelled(end):
+            raise
+        raise _harmless(end) from end
+
+
+def was_cancelled(error: BaseException) -> bool:
+    """Whether somebody cancelled the task that runs; a user's code may raise the same by itself."""
+    task = asyncio.current_task()
+    cancelled = isinstance(error, asyncio.CancelledError)
+    return cancelled and task is not None and task.cancelling() > 0
+
+
+def _harmless(error: BaseException) -> Exception:
+    """The same as an error that ends neither the process nor a task, and that a future carries."""
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    return RuntimeError(said(error))
+
+
+async def _awaited(result: Awaitable[T]) -> T:
+    return await result
+
+
+@cache
+def _hook_loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, daemon=True, name="hook-loop").start()
+    return loop

@@ -1,0 +1,56 @@
+"""What the hooks of a rollout need and their signatures do not carry.
+
+`generate_one_turn(prompt_ids)` must know whose turn it samples: the seed and the policy depend
+on it. Each rollout runs in a task of its own, and this travels with it and with every task
+that a hook starts.
+"""
+
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+import numpy as np
+from jaxtyping import Int32
+
+from asyncgrpo.errors import HookError
+from asyncgrpo.rollout.group import Messages
+from asyncgrpo.rollout.sampling.policy import PolicyName
+from asyncgrpo.rollout.tools.tools import ToolFunction, ToolUse
+
+
+@dataclass(slots=True)
+class RolloutContext:
+    """The rollout that runs in this task."""
+
+    epoch: int
+    position: int
+    rollout: int  # index in its group
+    messages: Messages  # the prompt
+    tools: list[ToolFunction]  # the recipe's, and the environment's methods
+    prompt_ids: Int32[np.ndarray, "P"] | None  # rendered once for the group, where all share it
+    tool_use: ToolUse = field(default_factory=ToolUse)
+    policy: PolicyName | None = None  # fixed when it is first asked for
+    policy_is_used: bool = False  # by a turn, or by whoever was told its name
+    num_turns: int = 0  # requested so far
+
+
+_current: ContextVar[RolloutContext] = ContextVar("rollout")
+
+
+def enter_rollout(context: RolloutContext) -> None:
+    """Make `context` the rollout of this task, which runs no other."""
+    _current.set(context)
+
+
+def current_rollout() -> RolloutContext:
+    """The rollout of this task.
+
+    Raises:
+        HookError: called outside a rollout.
+    """
+    try:
+        return _current.get()
+    except LookupError:
+        raise HookError(
+            "generate_one_turn was called outside generate_one: a turn belongs to a rollout, "
+            "which gives it its seed and policy"
+        ) from None

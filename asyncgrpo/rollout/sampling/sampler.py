@@ -1,0 +1,195 @@
+"""One turn of the current rollout, from the server.
+
+    prompt_ids + RolloutContext  --TurnRequest-->  server  --Turn-->  TurnRecord
+
+The policy of a rollout is fixed at its first turn. A name the server does not know then (it was
+replaced in the meantime) is answered with the current one; once a turn was made under it, or
+somebody was told it, that costs the rollout: no conversation changes policy part-way. A server
+that is down is waited for, `server.vllm_server_timeout` at most, by all rollouts together; a
+request that gets no answer in that time, while others do, costs its rollout.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+from jaxtyping import Int32
+
+from asyncgrpo.config import Config, known
+from asyncgrpo.errors import RunError, ServerError
+from asyncgrpo.records import FinishReason, Turn, TurnRequest
+from asyncgrpo.rollout.group import CandidateSets, TokenIds, TopLogprobs, TurnRecord
+from asyncgrpo.rollout.sampling.context import RolloutContext, current_rollout
+from asyncgrpo.rollout.sampling.policy import CurrentPolicy, PolicyName
+from asyncgrpo.rollout.sampling.seeds import request_seed
+from asyncgrpo.server.failures import EngineDeadError, UnknownModelError, UnreachableError
+from asyncgrpo.server.sampling import sampling_params
+
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 15.0
+NEXT_POLICY_TIMEOUT_S = 30.0  # a sync under way publishes its name within this
+
+
+class TurnClient(Protocol):
+    """What is used of `ServerClient`."""
+
+    async def generate(self, request: TurnRequest) -> Turn: ...
+
+
+class Sampler:
+    """Samples turns for every rollout of the worker."""
+
+    def __init__(
+        self,
+        config: Config,
+        client: TurnClient,
+        policy: CurrentPolicy,
+        *,
+        on_retry: Callable[[], None],
+    ) -> None:
+        self._client = client
+        self._policy = policy
+        self._on_retry = on_retry
+        self._seed = config.rollout.seed
+        self._max_completion_length = config.rollout.max_completion_length
+        self._max_model_len = known(config.server.max_model_len)
+        self._server_timeout_s = config.server.vllm_server_timeout
+        self._in_place = known(config.sync.backend) != "adapter"
+        self._answered_at = 0.0  # when the server last gave any answer
+        self._sampling = sampling_params(config)
+
+    async def turn(self, prompt_ids: TokenIds) -> TurnRecord:
+        """Sample one turn of the current rollout.
+
+        Raises:
+            ServerError: the rollout is lost.
+            RunError: no server answered for `server.vllm_server_timeout` seconds.
+        """
+        rollout = current_rollout()
+        prompt = np.asarray(prompt_ids, np.int32)
+        max_tokens = self.room_for(prompt)
+        if max_tokens <= 0:
+            raise ServerError(
+                f"a prompt of {prompt.size} tokens leaves no room in the context of "
+                f"{self._max_model_len}; {_more_room(rollout)}"
+            )
+        number = rollout.num_turns
+        rollout.num_turns += 1
+        seed = request_seed(
+            self._seed,
+            epoch=rollout.epoch,
+            position=rollout.position,
+            rollout=rollout.rollout,
+            turn=number,
+        )
+        turn = await self._sample(rollout, prompt, max_tokens, seed)
+        return self._record(prompt, turn)
+
+    def policy_of(self, rollout: RolloutContext) -> PolicyName:
+        """The policy of a rollout: the current one when it is first asked for."""
+        if rollout.policy is None:
+            rollout.policy = self._policy.now
+        return rollout.policy
+
+    def room_for(self, prompt: Int32[np.ndarray, "P"]) -> int:
+        """Tokens a turn may have after `prompt`; 0 or less where it fills the context."""
+        return min(self._max_completion_length, self._max_model_len - prompt.size)
+
+    async def _sample(
+        self,
+        rollout: RolloutContext,
+        prompt: Int32[np.ndarray, "P"],
+        max_tokens: int,
+        seed: int,
+    ) -> Turn:
+        while True:
+            policy = self.policy_of(rollout)
+            request = TurnRequest(policy.name, prompt, max_tokens, seed, self._sampling)
+            try:
+                turn = await self._patiently(request)
+            except UnknownModelError:
+                if rollout.policy_is_used:
+                    raise
+                replacement = await self._replacement(policy)
+                if rollout.policy == policy:  # else a turn beside this one has done so
+                    rollout.policy = replacement
+                self._on_retry()
+            else:
+                if rollout.policy != policy:
+                    raise ServerError(
+                        f"turns side by side met `{policy.name}` as it was replaced; expected one "
+                        "policy for a whole rollout"
+                    )
+                rollout.policy_is_used = True
+                return turn
+
+    async def _replacement(self, unknown: PolicyName) -> PolicyName:
+        policy = await self._policy.other_than(unknown, timeout_s=NEXT_POLICY_TIMEOUT_S)
+        if policy == unknown:
+            raise ServerError(
+                f"the server does not serve the current policy `{unknown.name}` and no other was "
+                f"published for {NEXT_POLICY_TIMEOUT_S:.0f} s; was the server restarted?"
+            )
+        return policy
+
+    async def _patiently(self, request: TurnRequest) -> Turn:
+        """Ask until a server is there to answer."""
+        started, wait_s = time.monotonic(), FIRST_WAIT_S
+        while True:
+            try:
+                turn = await self._client.generate(request)
+            except (EngineDeadError, UnreachableError) as error:
+                self._check_patience(error, started)
+                self._on_retry()
+                await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))
+                wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+            except ServerError:
+                self._answered_at = time.monotonic()  # if not as it should
+                raise
+            else:
+                self._answered_at = time.monotonic()
+                return turn
+
+    def _check_patience(self, error: ServerError, started: float) -> None:
+        now, patience_s = time.monotonic(), self._server_timeout_s
+        if now - max(started, self._answered_at) > patience_s:
+            raise RunError(
+                f"no server answered for {patience_s:.0f} s (server.vllm_server_timeout); "
+                f"last: {error}"
+            ) from error
+        if now - started > patience_s:
+            raise ServerError(
+                f"a request got no answer for {patience_s:.0f} s (server.vllm_server_timeout) "
+                f"while others did; lower rollout.max_completion_length, or raise it: {error}"
+            ) from error
+
+    def _record(self, prompt: Int32[np.ndarray, "P"], turn: Turn) -> TurnRecord:
+        if turn.finish_reason is FinishReason.ABORT:
+            raise ServerError("the server aborted the request; was the server paused or stopped?")
+        top = None
+        if turn.top_ids is not None and turn.top_logprobs is not None:
+            top = TopLogprobs(turn.top_ids, turn.top_logprobs)
+        candidates = None
+        if turn.candidate_ids is not None and turn.candidate_counts is not None:
+            candidates = CandidateSets(turn.candidate_ids, turn.candidate_counts)
+        return TurnRecord(
+            prompt_ids=prompt,
+            output_ids=turn.output_ids,
+            output_log_probs=turn.logprobs,
+            output_sampling_mask=candidates,
+            output_sampler_logprobs=top,
+            finish_reason=turn.finish_reason,
+            # With adapters the spans are about the base weights, which never change.
+            version_spans=turn.version_spans if self._in_place else (),
+        )
+
+
+def _more_room(rollout: RolloutContext) -> str:
+    if rollout.num_turns == 0:
+        return "raise server.max_model_len"
+    return (
+        f"{rollout.num_turns} turns and the results of their tools fill it: raise "
+        "server.max_model_len, or lower rollout.max_tool_calling_iterations"
+    )

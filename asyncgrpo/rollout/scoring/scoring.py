@@ -1,0 +1,261 @@
+"""Rewards: each source scores a whole group; all of them side by side.
+
+    group  --fn(prompts, completions, completion_ids, **columns)-->  list[float | None]  per source
+           --None = NaN, times weight-->  rewards_FG
+    get_reward of its environments, Rollout.reward  -->  the last two sources, with weight 1
+
+A source that raises, hangs or breaks the contract costs the group, and is named. Synchronous
+functions run in threads, asynchronous ones on an event loop of their own: neither can hold up
+generation, nor hide from its timeout.
+
+Shape suffixes: F = reward sources, G = the rollouts of one group.
+"""
+
+import asyncio
+import inspect
+import math
+import numbers
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+from jaxtyping import Float64
+
+from asyncgrpo import rewards
+from asyncgrpo.config import RewardSource
+from asyncgrpo.errors import ConfigError, HookError, said
+from asyncgrpo.rewards.needs import needed
+from asyncgrpo.rollout.group import RolloutGroup
+from asyncgrpo.rollout.hooks.imports import load_object
+from asyncgrpo.rollout.hooks.threads import in_daemon_thread, is_async, on_hook_loop
+
+NAN = float("nan")
+STANDARD_KEYWORDS = frozenset({"prompts", "completions", "completion_ids"})
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRewards:
+    """What every source said of a group."""
+
+    by_name: dict[str, Float64[np.ndarray, "G"]]  # unweighted; NaN = not scored
+    weighted: Float64[np.ndarray, "F G"]  # the environments' and `Rollout.reward` come last
+
+
+class RewardFunction:
+    """A reward function of the recipe."""
+
+    def __init__(self, source: RewardSource, function: Callable[..., Any]) -> None:
+        self.name = source.name
+        self.weight = source.weight
+        self._timeout_s = source.timeout_s
+        self._kwargs = dict(source.kwargs)
+        self._is_built_in = source.path.rpartition(":")[0] == rewards.__name__
+        self._function = function
+        self._is_async = is_async(function)
+        self._parameters = _parameters(function, source.name)
+
+    def check_columns(self, column_names: Iterable[str]) -> None:
+        """Raise a `HookError` if the function needs a keyword that nothing gives it."""
+        columns = list(column_names)
+        missing = missing_keyword(
+            [name for name, parameter in self._parameters.items() if _is_required(parameter)],
+            needed(self._function, self._kwargs),
+            columns,
+            self._kwargs,
+        )
+        if missing is not None:
+            raise HookError(f"reward `{self.name}` {missing}")
+
+    def check_kwargs(self) -> None:
+        """Raise a `HookError` if a built-in function has no such option.
+
+        A function of the user's may take any keyword in its `**kwargs`, and so is not judged.
+        """
+        options = {n for n, p in self._parameters.items() if p.kind is not p.VAR_KEYWORD}
+        unknown = sorted(self._kwargs.keys() - options)
+        if self._is_built_in and unknown:
+            known = ", ".join(sorted(options - STANDARD_KEYWORDS))
+            raise HookError(
+                f"reward `{self.name}`: kwargs has `{unknown[0]}`, which it does not take; "
+                f"expected {known}"
+            )
+
+    async def score(self, group: RolloutGroup) -> Float64[np.ndarray, "G"]:
+        """The function's reward of each rollout; NaN where it gave None.
+
+        Raises:
+            HookError: it raised, took longer than its timeout, or broke the contract.
+        """
+        keywords = self._keywords(group)
+        timeout = asyncio.timeout(self._timeout_s)
+        try:
+            async with timeout:
+                if self._is_async:
+                    answer = await on_hook_loop(self._function(**keywords))
+                else:
+                    answer = await in_daemon_thread(self._function, **keywords)
+        except HookError:
+            raise
+        except Exception as error:
+            if isinstance(error, TimeoutError) and timeout.expired():
+                raise HookError(
+                    f"reward `{self.name}` took longer than its timeout_s of {self._timeout_s:g}"
+                ) from error
+            reason = said(error)
+            raise HookError(f"reward `{self.name}` raised {reason}") from error
+        return self._checked(answer, len(group.rollouts))
+
+    def _keywords(self, group: RolloutGroup) -> dict[str, Any]:
+        keywords: dict[str, Any] = {
+            "prompts": group.prompts,
+            "completions": group.completions,
+            "completion_ids": group.completions_ids,
+            **group.reward_kwargs,
+            **self._kwargs,
+        }
+        if any(p.kind is p.VAR_KEYWORD for p in self._parameters.values()):
+            return keywords
+        return {name: value for name, value in keywords.items() if name in self._parameters}
+
+    def _checked(self, answer: object, num_rollouts: int) -> Float64[np.ndarray, "G"]:
+        expected = f"expected a list of {num_rollouts} numbers or None, one per completion"
+        if not isinstance(answer, (list, tuple, np.ndarray)):
+            raise HookError(f"reward `{self.name}` returned {answer!r:.80}; {expected}")
+        entries = cast("Sequence[object]", answer)
+        if len(entries) != num_rollouts:
+            raise HookError(f"reward `{self.name}` returned {len(entries)} rewards; {expected}")
+        return np.array([self._number(entry, expected) for entry in entries], np.float64)
+
+    def _number(self, entry: object, expected: str) -> float:
+        reward = _as_number(entry)
+        if reward is not None:
+            return reward
+        raise HookError(f"reward `{self.name}` returned {entry!r:.80} as a reward; {expected}")
+
+
+def missing_keyword(
+    required: Iterable[str],
+    one_of: Sequence[str],
+    column_names: Sequence[str],
+    kwargs: Mapping[str, Any],
+) -> str | None:
+    """What a function needs and nothing gives it, in words; None where there is all.
+
+    `required` are its parameters without default, `one_of` columns of which it needs one.
+    """
+    given = STANDARD_KEYWORDS | set(column_names) | kwargs.keys()
+    columns = ", ".join(f"`{column}`" for column in sorted(column_names)) or "none"
+    for name in required:
+        if name not in given:
+            return (
+                f"needs `{name}`, which is neither a column of the dataset ({columns}) nor in "
+                "its kwargs"
+            )
+    if one_of and not given & set(one_of):
+        wanted = " or ".join(f"`{name}`" for name in one_of)
+        return f"needs a column {wanted}; the dataset has {columns}"
+    return None
+
+
+def _parameters(function: Callable[..., Any], name: str) -> Mapping[str, inspect.Parameter]:
+    """The parameters of a function that can be called as rewards are: by keyword, once a group.
+
+    Raises:
+        HookError: it cannot.
+    """
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError) as error:
+        raise HookError(f"reward `{name}` has no readable signature: {error}") from error
+    for parameter in parameters.values():
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            raise HookError(
+                f"reward `{name}`: parameter `{parameter.name}` can be passed by position only; "
+                "rewards are called with keywords: take the `/` out"
+            )
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise HookError(f"reward `{name}` yields; return a list of numbers or None instead")
+    return parameters
+
+
+def _is_required(parameter: inspect.Parameter) -> bool:
+    variable = {parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL}
+    return parameter.default is parameter.empty and parameter.kind not in variable
+
+
+def load_rewards(
+    sources: Sequence[RewardSource], column_names: Iterable[str]
+) -> tuple[RewardFunction, ...]:
+    """Import the recipe's reward functions and check what they ask for.
+
+    Raises:
+        ConfigError: two have one name.
+        HookError: one cannot be imported or called, or needs a column the dataset lacks.
+    """
+    columns = list(column_names)
+    functions: list[RewardFunction] = []
+    for i, source in enumerate(sources):
+        function = load_object(source.path, key=f"rollout.rewards[{i}]")
+        if not callable(function):
+            raise HookError(
+                f"rollout.rewards[{i}]: `{source.path}` is {function!r:.80}; expected a function"
+            )
+        if source.name in {other.name for other in functions}:
+            raise ConfigError(
+                f"rollout.rewards[{i}]: another reward is named `{source.name}` already; give "
+                "this one a `name` of its own"
+            )
+        reward = RewardFunction(source, function)
+        reward.check_kwargs()
+        reward.check_columns(columns)
+        functions.append(reward)
+    return tuple(functions)
+
+
+async def score_group(functions: Sequence[RewardFunction], group: RolloutGroup) -> GroupRewards:
+    """Ask every source at once; the first to fail ends the others.
+
+    Raises:
+        HookError: a source failed.
+    """
+    tasks = [asyncio.ensure_future(function.score(group)) for function in functions]
+    try:
+        scored = await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+    own = np.array([_own_reward(reward) for reward in group.rollout_rewards], np.float64)
+    weighted = [f.weight * rewards_G for f, rewards_G in zip(functions, scored, strict=True)]
+    by_name = {f.name: rewards_G for f, rewards_G in zip(functions, scored, strict=True)}
+    environments = _environment_rewards(group)
+    return GroupRewards(
+        by_name=by_name | environments,
+        weighted=np.stack([*weighted, *environments.values(), own]),
+    )
+
+
+def _environment_rewards(group: RolloutGroup) -> dict[str, Float64[np.ndarray, "G"]]:
+    """What its environments said of each rollout, by the name of their class."""
+    by_name: dict[str, Float64[np.ndarray, "G"]] = {}
+    for i, judged in enumerate(group.env_rewards):
+        if judged is not None:
+            cls, reward = judged
+            by_name.setdefault(cls.__name__, np.full(len(group.rollouts), NAN))[i] = reward
+    return by_name
+
+
+def _own_reward(entry: object) -> float:
+    reward = _as_number(entry)
+    if reward is None:
+        raise HookError(f"Rollout.reward is {entry!r:.80}; expected a number or None")
+    return reward
+
+
+def _as_number(entry: object) -> float | None:
+    """A reward as a number, NaN where it is None; None for what is no reward."""
+    if entry is None:
+        return NAN
+    if not isinstance(entry, (numbers.Real, np.bool_)) or math.isinf(entry):
+        return None
+    return float(entry)

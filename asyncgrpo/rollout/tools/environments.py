@@ -1,0 +1,187 @@
+"""Environments: objects with a state that a rollout acts on through their methods.
+
+    rent --> instance --reset(**columns)--> first observation   (in the user's prompt)
+                 |  its public methods are the rollout's tools
+                 +--get_reward()--> reward --> back to the pool, to be reset for another rollout
+
+A rollout has an instance to itself. Instances are made when they are first needed, at most
+`rollout.max_concurrent_rollouts` of them, and used again. One that fails or hangs costs its
+rollout and is thrown away. All of it runs off the event loop.
+"""
+
+import asyncio
+import copy
+import math
+import numbers
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from asyncgrpo.errors import ConfigError, DataError, HookError, ServerError, said
+from asyncgrpo.metrics.values import Recorder
+from asyncgrpo.rollout.hooks.imports import load_object
+from asyncgrpo.rollout.hooks.threads import call_hook
+from asyncgrpo.rollout.tools.environment_kind import COLUMN, GET_REWARD, RESET, EnvironmentKind
+from asyncgrpo.rollout.tools.tools import ToolFunction
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """An instance at the disposal of one rollout."""
+
+    kind: EnvironmentKind
+    instance: Any
+    observation: str | None  # what `reset` said
+
+    @property
+    def tools(self) -> list[ToolFunction]:
+        return self.kind.tools(self.instance)
+
+
+class Environments:
+    """The recipe's environments and their instances."""
+
+    def __init__(
+        self,
+        kinds: Mapping[str, EnvironmentKind],
+        *,
+        by_column: bool,
+        most_instances: int,
+        timeout_s: float,
+    ) -> None:
+        self._kinds = dict(kinds)
+        self.by_column = by_column
+        self._most = most_instances
+        self._timeout_s = timeout_s
+        self._idle: deque[tuple[EnvironmentKind, Any]] = deque()  # longest idle first
+        self._num_rented = 0
+
+    @property
+    def kinds(self) -> list[EnvironmentKind]:
+        return list(self._kinds.values())
+
+    @property
+    def num_instances(self) -> int:
+        """Instances that are in use or wait to be."""
+        return self._num_rented + len(self._idle)
+
+    def kind_of(self, row: Mapping[str, Any], where: str) -> EnvironmentKind:
+        """The environment of a row.
+
+        Raises:
+            DataError: its column names none of the recipe's.
+        """
+        if not self.by_column:
+            return next(iter(self._kinds.values()))
+        name = row.get(COLUMN)
+        if isinstance(name, str) and name in self._kinds:
+            return self._kinds[name]
+        known = ", ".join(self._kinds)
+        raise DataError(
+            f"{where}: column `{COLUMN}` holds {name!r:.80}; rollout.environments has {known}"
+        )
+
+    @asynccontextmanager
+    async def rent(
+        self, kind: EnvironmentKind, columns: Mapping[str, Any], *, seed: int, recorder: Recorder
+    ) -> AsyncGenerator[Episode]:
+        """An instance, reset for one rollout; it goes back to the pool unless the rollout fails.
+
+        Raises:
+            HookError: the constructor or `reset` failed, hung, or broke the contract.
+        """
+        self._num_rented += 1
+        try:
+            instance = await self._instance(kind)
+            start = time.monotonic()
+            # A copy: an instance may change what it was given, and its group shares the row.
+            keywords = copy.deepcopy(kind.reset_keywords(columns, seed))
+            said = await self._call(kind, RESET, instance.reset, **keywords)
+            recorder.record("env/reset_s", time.monotonic() - start)
+            if said is not None and not isinstance(said, str):
+                raise HookError(
+                    f"environment `{kind.name}`: reset returned {said!r:.80}; expected a string, "
+                    "or None"
+                )
+            try:
+                yield Episode(kind, instance, said)
+            except ServerError:  # no fault of the environment's
+                self._idle.append((kind, instance))
+                raise
+            self._idle.append((kind, instance))
+        finally:
+            self._num_rented -= 1
+
+    async def reward(self, episode: Episode, *, recorder: Recorder) -> float | None:
+        """What the environment says its rollout earned; None where it does not judge.
+
+        Raises:
+            HookError: `get_reward` failed, hung, or gave no number.
+        """
+        kind = episode.kind
+        if not kind.has_reward:
+            return None
+        start = time.monotonic()
+        reward = await self._call(kind, GET_REWARD, episode.instance.get_reward)
+        recorder.record("env/reward_s", time.monotonic() - start)
+        if isinstance(reward, (numbers.Real, np.bool_)) and math.isfinite(reward):
+            return float(reward)
+        raise HookError(
+            f"environment `{kind.name}`: get_reward returned {reward!r:.80}; expected a number"
+        )
+
+    async def _instance(self, kind: EnvironmentKind) -> Any:
+        for entry in self._idle:
+            if entry[0] is kind:
+                self._idle.remove(entry)
+                return entry[1]
+        if self._idle and self.num_instances > self._most:
+            self._idle.popleft()  # of another kind, for the longest time
+        return await self._call(kind, "its constructor", kind.cls)
+
+    async def _call(
+        self, kind: EnvironmentKind, what: str, function: Callable[..., Any], /, **keywords: Any
+    ) -> Any:  # by position only: a column may be named `kind`
+        timeout = asyncio.timeout(self._timeout_s)
+        try:
+            async with timeout:
+                return await call_hook(function, **keywords)
+        except Exception as error:
+            if isinstance(error, TimeoutError) and timeout.expired():
+                raise HookError(
+                    f"environment `{kind.name}`: {what} took longer than "
+                    f"rollout.environment_timeout_s = {self._timeout_s:g}"
+                ) from error
+            raise HookError(f"environment `{kind.name}`: {what} raised {said(error)}") from error
+
+
+def load_environments(
+    given: str | Mapping[str, str] | None, *, most_instances: int, timeout_s: float
+) -> Environments | None:
+    """Import the recipe's environments and check them; None where it has none.
+
+    Raises:
+        ConfigError: the mapping is empty.
+        HookError: one cannot be imported, has no `reset`, or a method that cannot be described.
+    """
+    if given is None:
+        return None
+    paths = {"": given} if isinstance(given, str) else dict(given)
+    if not paths:
+        raise ConfigError("rollout.environments is an empty mapping; leave it out")
+    kinds: dict[str, EnvironmentKind] = {}
+    for name, path in paths.items():
+        key = f"rollout.environments.{name}" if name else "rollout.environments"
+        kinds[name] = EnvironmentKind(load_object(path, key=key), key=key)
+        _ = kinds[name].schemas  # a method that cannot be described is told now
+    return Environments(
+        kinds,
+        by_column=not isinstance(given, str),
+        most_instances=most_instances,
+        timeout_s=timeout_s,
+    )

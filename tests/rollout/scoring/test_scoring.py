@@ -1,0 +1,274 @@
+"""Reward functions as users write them, one group at a time; `test_session.py` has whole runs."""
+
+import asyncio
+import threading
+
+import numpy as np
+import pytest
+
+from asyncgrpo.config import RewardSource
+from asyncgrpo.errors import ConfigError, HookError
+from asyncgrpo.rollout.group import Rollout, RolloutGroup
+from asyncgrpo.rollout.scoring.advantages import total_rewards
+from asyncgrpo.rollout.scoring.scoring import RewardFunction, load_rewards, score_group
+
+HOOKS = "tests.rollout.user_hooks"
+
+
+def group(*texts, rewards=None, **columns):
+    rewards = rewards or [None] * len(texts)
+    rollouts = [
+        Rollout([{"role": "assistant", "content": text}], [1, 2, i], [], reward=reward)
+        for i, (text, reward) in enumerate(zip(texts, rewards, strict=True))
+    ]
+    return RolloutGroup(
+        rollouts=rollouts,
+        prompts=[[{"role": "user", "content": "hi"}]] * len(texts),
+        reward_kwargs={name: [value] * len(texts) for name, value in columns.items()},
+        model_version=0,
+        group_id=0,
+        row_index=0,
+        env_rewards=[None] * len(texts),
+    )
+
+
+def reward(function, **fields):
+    return RewardFunction(RewardSource(path=f"m:{function.__name__}", **fields), function)
+
+
+async def test_the_call_by_hand():
+    seen = {}
+
+    def by_length(prompts, completions, completion_ids, answer, bonus, **kwargs):
+        seen.update(prompts=prompts, ids=completion_ids, answer=answer, more=sorted(kwargs))
+        return [len(c[0]["content"]) + bonus for c in completions]
+
+    function = reward(by_length, kwargs={"bonus": 10})
+    rewards_G = await function.score(group("a", "bcd", answer="x", level=3))
+    assert rewards_G.tolist() == [11, 13]
+    assert seen["ids"] == [[1, 2, 0], [1, 2, 1]]
+    assert seen["answer"] == ["x", "x"]
+    assert seen["more"] == ["level"]
+    assert seen["prompts"][0][0]["content"] == "hi"
+
+
+async def test_none_and_nan_mean_not_scored_and_numpy_and_bool_are_numbers():
+    def mixed(completions, **kwargs):
+        return [None, float("nan"), np.float32(0.5), True]
+
+    rewards_G = await reward(mixed).score(group(*"abcd"))
+    np.testing.assert_array_equal(rewards_G, [np.nan, np.nan, 0.5, 1.0])
+
+
+async def test_weights_and_the_rollouts_own_reward():
+    def one(completions, **kwargs):
+        return [1.0, None]
+
+    scored = await score_group([reward(one, weight=3.0)], group("a", "b", rewards=[None, 5.0]))
+    np.testing.assert_array_equal(scored.weighted, [[3.0, np.nan], [np.nan, 5.0]])
+    np.testing.assert_array_equal(scored.by_name["one"], [1.0, np.nan])
+
+
+async def test_the_environments_rewards_are_sources_of_weight_one():
+    class Counter:
+        pass
+
+    class Maze:
+        pass
+
+    def one(completions, **kwargs):
+        return [1.0, None, None]
+
+    scored_group = group("a", "b", "c")
+    scored_group.env_rewards = [(Counter, 0.5), (Maze, 2.0), None]
+    scored = await score_group([reward(one, weight=3.0)], scored_group)
+    np.testing.assert_array_equal(total_rewards(scored.weighted), [3.5, 2.0, np.nan])
+    np.testing.assert_array_equal(scored.by_name["Counter"], [0.5, np.nan, np.nan])
+    np.testing.assert_array_equal(scored.by_name["Maze"], [np.nan, 2.0, np.nan])
+
+
+async def test_functions_of_a_group_run_side_by_side():
+    both_run = threading.Barrier(2, timeout=20)  # neither passes before the other came
+
+    def one(completions, **kwargs):
+        both_run.wait()
+        return [0.0]
+
+    async def other(completions, **kwargs):
+        await asyncio.to_thread(both_run.wait)
+        return [0.0]
+
+    scored = await score_group([reward(one), reward(other)], group("a"))
+    np.testing.assert_array_equal(scored.weighted[:2], [[0.0], [0.0]])
+
+
+async def test_a_synchronous_function_does_not_hold_the_loop():
+    main = threading.get_ident()
+    loop_goes_on = threading.Event()
+
+    def slow(completions, **kwargs):
+        assert threading.get_ident() != main
+        return [float(loop_goes_on.wait(20))]
+
+    scoring = asyncio.ensure_future(reward(slow).score(group("a")))
+    for _ in range(5):
+        await asyncio.sleep(0.01)
+    assert not scoring.done()
+    loop_goes_on.set()
+    assert (await scoring).tolist() == [1.0]
+
+
+async def test_an_asynchronous_function_that_blocks_holds_up_nothing_and_times_out():
+    release, released = threading.Event(), threading.Event()
+
+    async def blocks(completions, **kwargs):
+        release.wait(20)
+        released.set()
+        return [0.0]
+
+    with pytest.raises(HookError, match=r"`blocks` took longer than its timeout_s of 0\.3"):
+        await reward(blocks, timeout_s=0.3).score(group("a"))
+    assert not released.is_set()  # it blocks still, and this loop goes on
+    release.set()
+
+
+async def test_asynchronous_functions_share_a_loop_for_their_clients():
+    loops = set()
+
+    async def judge(completions, **kwargs):
+        loops.add(asyncio.get_running_loop())
+        return [0.0]
+
+    for _ in range(3):
+        await reward(judge).score(group("a"))
+    assert len(loops) == 1
+    assert asyncio.get_running_loop() not in loops
+
+
+@pytest.mark.parametrize("own", ["good", float("inf"), [1.0]])
+async def test_a_rollouts_own_reward_must_be_a_number(own):
+    with pytest.raises(HookError, match=r"Rollout\.reward is .*; expected a number or None"):
+        await score_group([], group("a", "b", rewards=[own, 1.0]))
+
+
+async def test_an_object_with_an_asynchronous_call_is_awaited():
+    class Judge:
+        async def __call__(self, completions, **kwargs):
+            return [0.25]
+
+    function = RewardFunction(RewardSource(path="m:judge"), Judge())
+    assert (await function.score(group("a"))).tolist() == [0.25]
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (None, "returned None; expected a list of 2 numbers"),
+        (1.0, "returned 1.0; expected a list of 2 numbers"),
+        ([1.0], "returned 1 rewards; expected a list of 2"),
+        ([1.0, "good"], "returned 'good' as a reward"),
+        ([1.0, [1.0]], r"returned \[1.0\] as a reward"),
+        ([1.0, float("-inf")], "returned -inf as a reward"),
+    ],
+)
+async def test_a_broken_contract_is_named(answer, message):
+    def judge(completions, **kwargs):
+        return answer
+
+    with pytest.raises(HookError, match=f"reward `judge` {message}"):
+        await reward(judge).score(group("a", "b"))
+
+
+async def test_exceptions_are_named_also_timeouts_of_the_functions_own():
+    def raises(completions, **kwargs):
+        raise ZeroDivisionError("by zero")
+
+    async def times_out(completions, **kwargs):
+        raise TimeoutError("the judge is slow")
+
+    with pytest.raises(HookError, match="reward `raises` raised ZeroDivisionError: by zero"):
+        await reward(raises).score(group("a"))
+    with pytest.raises(HookError, match="raised TimeoutError: the judge is slow"):
+        await reward(times_out).score(group("a"))
+
+
+async def test_one_failure_ends_the_other_functions():
+    ended = threading.Event()
+
+    async def slow(completions, **kwargs):
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+
+    async def raises(completions, **kwargs):
+        await asyncio.sleep(0.01)
+        raise KeyError("x")
+
+    with pytest.raises(HookError, match="`raises`"):
+        await score_group([reward(slow), reward(raises)], group("a"))
+    assert await asyncio.to_thread(ended.wait, 20)
+
+
+def test_two_rewards_of_one_name_are_refused():
+    sources = [RewardSource(path=f"{HOOKS}:always_one"), RewardSource(path=f"{HOOKS}:always_one")]
+    with pytest.raises(ConfigError, match=r"rollout.rewards\[1\]: another reward"):
+        load_rewards(sources, [])
+
+
+def test_the_built_in_rewards_load_and_say_what_they_need():
+    paths = ["accuracy_reward", "format_reward", "length_reward", "exact_match_reward"]
+    sources = [RewardSource(path=f"asyncgrpo.rewards:{path}") for path in paths]
+    assert [f.name for f in load_rewards(sources, ["solution"])] == paths
+    with pytest.raises(HookError, match="`gsm8k_reward` needs `answer`"):
+        load_rewards([RewardSource(path="asyncgrpo.rewards:gsm8k_reward")], ["question"])
+    with pytest.raises(HookError, match="needs a column `solution` or `answer`"):
+        load_rewards([RewardSource(path="asyncgrpo.rewards:accuracy_reward")], ["question"])
+
+
+def test_a_built_in_reward_refuses_options_it_does_not_have():
+    kwargs = {"max_token": 100}
+    with pytest.raises(HookError, match=r"kwargs has `max_token`.*expected buffer_tokens, max_to"):
+        load_rewards([RewardSource(path="asyncgrpo.rewards:length_reward", kwargs=kwargs)], [])
+
+
+async def test_code_reward_takes_its_options_from_the_recipe():
+    code = "```python\ndef f(x): return x\n```"
+    source = RewardSource(path="asyncgrpo.rewards:code_reward", kwargs={"partial": True})
+    (function,) = load_rewards([source], ["tests"])
+    scored = await function.score(group(code, "no code", tests=["assert f(1) == 1", "1 / 0"]))
+    assert scored.tolist() == [0.5, 0.0]
+
+
+def _by_position(completions, /):
+    return [0.0] * len(completions)
+
+
+def _yields(completions):
+    yield from [0.0] * len(completions)
+
+
+async def _yields_async(completions):
+    yield 0.0
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (max, "reward `max` has no readable signature"),
+        (_by_position, "parameter `completions` can be passed by position only"),
+        (_yields, "reward `_yields` yields; return a list"),
+        (_yields_async, "reward `_yields_async` yields; return a list"),
+    ],
+)
+def test_a_function_that_cannot_be_called_as_rewards_are_is_refused_at_once(function, message):
+    with pytest.raises(HookError, match=message):
+        reward(function)
+
+
+async def test_columns_may_have_any_name():
+    def by_name(completions, call, function, **columns):
+        return [float(columns["work"][0] + call[0] + function[0])]
+
+    rewards_G = await reward(by_name).score(group("a", call=1, function=2, work=3))
+    assert rewards_G.tolist() == [6.0]
