@@ -29,9 +29,9 @@ from asyncgrpo.bench.groups import VOCABULARY, make_groups
 from asyncgrpo.channel.messages import Begin, Exhausted, GroupReady, Hello, Published, Stop
 from asyncgrpo.channel.sockets import TrainerLink, WorkerLink, link_address
 from asyncgrpo.records import Sample
-from asyncgrpo.training.batches import BatchSettings
-from asyncgrpo.training.inbox import Inbox, InboxSettings
-from asyncgrpo.training.soundness import Inspector, SampleRules
+from asyncgrpo.training.intake.batches import BatchSettings
+from asyncgrpo.training.intake.inbox import Inbox, InboxSettings
+from asyncgrpo.training.intake.soundness import Inspector, SampleRules
 
 GROUP, GROUPS = 8, 64
 PROMPT, ANSWER, K = 200, 1000, 8

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from asyncgrpo.bench.figure import Figure
-from asyncgrpo.training.lm_head import score_terms
+from asyncgrpo.training.head.lm_head import score_terms
 
 V, N, T, K = 151_936, 4_096, 2_048, 8
 H = 256  # small, so that what is not a matrix product weighs more than in a real model

@@ -27,7 +27,7 @@ from asyncgrpo.bench.figure import Figure
 from asyncgrpo.bench.groups import make_groups
 from asyncgrpo.packing.row import build_row
 from asyncgrpo.records import Row, Sample
-from asyncgrpo.training.tree_attention import ATTENTION_NAME, RowAttention
+from asyncgrpo.training.attention.tree_attention import ATTENTION_NAME, RowAttention
 
 VOCABULARY = 1024
 GROUP_SIZE = 8

@@ -34,7 +34,7 @@ from torch.optim import Optimizer
 from asyncgrpo.errors import CheckpointError, RunError
 from asyncgrpo.ledger.state_file import RolloutState, read_state, write_state
 from asyncgrpo.sync.tensors import ADAPTER_FILE, adapter_config, adapter_tensors
-from asyncgrpo.training.model import Policy, Tokenizer
+from asyncgrpo.training.model.model import Policy, Tokenizer
 
 logger = logging.getLogger(__name__)
 

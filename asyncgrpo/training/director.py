@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from asyncgrpo.records import Row
-from asyncgrpo.training.batches import Batch
-from asyncgrpo.training.inbox import Inbox
+from asyncgrpo.training.intake.batches import Batch
+from asyncgrpo.training.intake.inbox import Inbox
 from asyncgrpo.training.orders import End, Finish, Order, Train, Wait
 from asyncgrpo.training.parallel import receive_order, send_orders
 from asyncgrpo.training.publish import Publishing

@@ -25,8 +25,8 @@ from asyncgrpo.sync.backend import Backend, Server
 from asyncgrpo.sync.base import Probe, Published, Publisher, Snapshot
 from asyncgrpo.sync.folder import FolderBackend
 from asyncgrpo.sync.tensors import adapter_config, adapter_tensors, full_tensors
-from asyncgrpo.training.architecture import unwrap_peft
-from asyncgrpo.training.model import Policy
+from asyncgrpo.training.model.architecture import unwrap_peft
+from asyncgrpo.training.model.model import Policy
 
 
 class Publishing(Protocol):

@@ -19,7 +19,6 @@ from asyncgrpo.metrics.trackers import open_sinks
 from asyncgrpo.metrics.values import Aggregates
 from asyncgrpo.sync.backend import next_version
 from asyncgrpo.sync.base import Published, Snapshot
-from asyncgrpo.training.batches import BatchSettings
 from asyncgrpo.training.checkpoint import (
     Checkpoint,
     Contents,
@@ -28,13 +27,14 @@ from asyncgrpo.training.checkpoint import (
     write_checkpoint,
 )
 from asyncgrpo.training.director import Director, Schedule
-from asyncgrpo.training.flops import Utilization
-from asyncgrpo.training.inbox import Inbox, InboxSettings
-from asyncgrpo.training.loss_sums import loss_metrics
-from asyncgrpo.training.model import Policy, Tokenizer
+from asyncgrpo.training.intake.batches import BatchSettings
+from asyncgrpo.training.intake.inbox import Inbox, InboxSettings
+from asyncgrpo.training.intake.soundness import SampleRules
+from asyncgrpo.training.loss.loss_sums import loss_metrics
+from asyncgrpo.training.model.flops import Utilization
+from asyncgrpo.training.model.model import Policy, Tokenizer
 from asyncgrpo.training.publish import MakePublisher
 from asyncgrpo.training.reporting import Reporter, StepReport
-from asyncgrpo.training.soundness import SampleRules
 
 logger = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from asyncgrpo.ledger.states import LedgerCounts
 from asyncgrpo.metrics.sinks import EventLog, Sinks
 from asyncgrpo.metrics.values import Aggregates, Recorder
 from asyncgrpo.metrics.window import reduce_window
-from asyncgrpo.training.batches import Batch
-from asyncgrpo.training.flops import Utilization
+from asyncgrpo.training.intake.batches import Batch
+from asyncgrpo.training.model.flops import Utilization
 
 logger = logging.getLogger(__name__)
 

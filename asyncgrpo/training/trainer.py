@@ -39,11 +39,13 @@ from asyncgrpo.training.checkpoint import (
     set_aside_after,
 )
 from asyncgrpo.training.director import follow
-from asyncgrpo.training.flops import measure_utilization
-from asyncgrpo.training.inbox import last_ordinal
-from asyncgrpo.training.loss import LossSettings, policy_loss
-from asyncgrpo.training.loss_sums import LossSums
-from asyncgrpo.training.model import compute_dtype, load_policy, load_tokenizer
+from asyncgrpo.training.intake.inbox import last_ordinal
+from asyncgrpo.training.loss.loss import LossSettings, policy_loss
+from asyncgrpo.training.loss.loss_sums import LossSums
+from asyncgrpo.training.model.flops import measure_utilization
+from asyncgrpo.training.model.model import compute_dtype, load_policy, load_tokenizer
+from asyncgrpo.training.model.rehearsal import rehearse
+from asyncgrpo.training.model.row_tensors import RowTensors
 from asyncgrpo.training.optimizer import (
     LearningRate,
     LossScale,
@@ -69,8 +71,6 @@ from asyncgrpo.training.parallel import (
 )
 from asyncgrpo.training.publish import MakePublisher, make_publisher, probe_ids, snapshot
 from asyncgrpo.training.rank_zero import Outcome, RankZero, Run
-from asyncgrpo.training.rehearsal import rehearse
-from asyncgrpo.training.row_tensors import RowTensors
 from asyncgrpo.training.timing import PhaseTimer
 
 logger = logging.getLogger(__name__)

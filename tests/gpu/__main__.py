@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import torch
 from transformers import Qwen3Config
 
-from asyncgrpo.training.attention_backends import SDPA, Backends, choose_backends
+from asyncgrpo.training.attention.attention_backends import SDPA, Backends, choose_backends
 from tests.gpu import agreement, head, speed
 from tests.gpu.line import Line
 from tests.gpu.made_rows import Group, forked_row

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from asyncgrpo.errors import ConfigError
 from asyncgrpo.records import Row
-from asyncgrpo.training import attention_varlen
-from asyncgrpo.training.attention_backends import SDPA, Backend
+from asyncgrpo.training.attention import attention_varlen
+from asyncgrpo.training.attention.attention_backends import SDPA, Backend
 from tests.gpu.line import Line
 
 TOLERANCE = {torch.bfloat16: 2e-2, torch.float16: 3e-3, torch.float32: 1e-5}

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from asyncgrpo.training.lm_head import score_terms
-from asyncgrpo.training.logit_shape import LogitShape
+from asyncgrpo.training.head.lm_head import score_terms
+from asyncgrpo.training.head.logit_shape import LogitShape
 from tests.gpu.line import Line
 
 VALUES, GRADIENTS = 1e-5, {torch.bfloat16: 1e-2, torch.float16: 2e-3, torch.float32: 1e-5}

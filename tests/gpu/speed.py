@@ -14,13 +14,13 @@ import torch
 from transformers import AutoModelForCausalLM, Qwen3Config
 
 from asyncgrpo.records import Row
-from asyncgrpo.training.attention_backends import Backends
-from asyncgrpo.training.flops import count_flops
-from asyncgrpo.training.forward import PolicyModel
-from asyncgrpo.training.loss import LossSettings, policy_loss
-from asyncgrpo.training.model import Policy
-from asyncgrpo.training.peak_rates import peak_rate
-from asyncgrpo.training.row_tensors import RowTensors
+from asyncgrpo.training.attention.attention_backends import Backends
+from asyncgrpo.training.loss.loss import LossSettings, policy_loss
+from asyncgrpo.training.model.flops import count_flops
+from asyncgrpo.training.model.forward import PolicyModel
+from asyncgrpo.training.model.model import Policy
+from asyncgrpo.training.model.peak_rates import peak_rate
+from asyncgrpo.training.model.row_tensors import RowTensors
 from tests.gpu.line import Line
 from tests.gpu.made_rows import Group
 

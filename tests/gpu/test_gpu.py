@@ -6,8 +6,8 @@ import math
 import pytest
 import torch
 
-from asyncgrpo.training import head_products
-from asyncgrpo.training.attention_varlen import Limits, Spans, VarlenBackend, torch_varlen
+from asyncgrpo.training.attention.attention_varlen import Limits, Spans, VarlenBackend, torch_varlen
+from asyncgrpo.training.head import head_products
 from tests.gpu import agreement, head
 from tests.gpu.__main__ import main, report
 from tests.gpu.line import Line

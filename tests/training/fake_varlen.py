@@ -8,7 +8,7 @@ It takes any device and type, so that the plan and the call around the kernels a
 import torch
 from torch import Tensor
 
-from asyncgrpo.training.attention_varlen import Limits, Spans, VarlenBackend
+from asyncgrpo.training.attention.attention_varlen import Limits, Spans, VarlenBackend
 
 
 def reference_attend(

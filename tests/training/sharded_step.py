@@ -16,8 +16,9 @@ from torch.distributed.tensor import DTensor
 
 from asyncgrpo.packing.row import build_row
 from asyncgrpo.sync.tensors import full_tensors
-from asyncgrpo.training.loss import LossSettings, policy_loss
-from asyncgrpo.training.model import load_policy
+from asyncgrpo.training.loss.loss import LossSettings, policy_loss
+from asyncgrpo.training.model.model import load_policy
+from asyncgrpo.training.model.row_tensors import RowTensors
 from asyncgrpo.training.parallel import (
     Ranks,
     join_ranks,
@@ -26,7 +27,6 @@ from asyncgrpo.training.parallel import (
     shard,
     sum_over_ranks,
 )
-from asyncgrpo.training.row_tensors import RowTensors
 from tests.training.fixtures import resolved
 from tests.training.scripted_worker import make_group
 

@@ -25,7 +25,7 @@ from asyncgrpo.training.checkpoint import (
     set_aside_after,
     write_checkpoint,
 )
-from asyncgrpo.training.model import load_policy
+from asyncgrpo.training.model.model import load_policy
 from asyncgrpo.training.orders import Train
 from asyncgrpo.training.parallel import Ranks, join_ranks, leave_ranks
 from asyncgrpo.training.trainer import Trainer, choose_checkpoint, reached_end, refuse_another_order

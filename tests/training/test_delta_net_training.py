@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
+from tests.training.test_delta_net import HYBRID, VISION, remembering
 from transformers import (
     AutoModelForImageTextToText,
     Qwen3_5Config,
@@ -19,17 +20,16 @@ from transformers import (
 
 from asyncgrpo.packing.row import build_row
 from asyncgrpo.training.checkpoint import open_checkpoint
-from asyncgrpo.training.forward import PolicyModel
-from asyncgrpo.training.loss import LossSettings, policy_loss
+from asyncgrpo.training.loss.loss import LossSettings, policy_loss
+from asyncgrpo.training.model.forward import PolicyModel
+from asyncgrpo.training.model.row_tensors import RowTensors
 from asyncgrpo.training.orders import Train
 from asyncgrpo.training.parallel import join_ranks, leave_ranks
-from asyncgrpo.training.row_tensors import RowTensors
 from asyncgrpo.training.trainer import Trainer
 from tests.training import sharded_step
 from tests.training.fixtures import VOCAB, add_tokenizer, resolved
 from tests.training.scripted_worker import make_group
 from tests.training.test_checkpoint import save
-from tests.training.test_delta_net import HYBRID, VISION, remembering
 
 ROOT = Path(__file__).parents[2]
 

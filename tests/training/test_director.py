@@ -7,8 +7,8 @@ import pytest
 from asyncgrpo.packing.planner import PlannedRow
 from asyncgrpo.packing.row import build_row
 from asyncgrpo.training import director
-from asyncgrpo.training.batches import Batch
 from asyncgrpo.training.director import Director, Schedule
+from asyncgrpo.training.intake.batches import Batch
 from asyncgrpo.training.orders import End, Finish, Order, Train
 from tests.training.scripted_worker import make_group
 

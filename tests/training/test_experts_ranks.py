@@ -11,9 +11,9 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, Qwen3MoeConfig
 
 from asyncgrpo.packing.row import build_row
-from asyncgrpo.training.forward import PolicyModel
-from asyncgrpo.training.loss import LossSettings, policy_loss
-from asyncgrpo.training.row_tensors import RowTensors
+from asyncgrpo.training.loss.loss import LossSettings, policy_loss
+from asyncgrpo.training.model.forward import PolicyModel
+from asyncgrpo.training.model.row_tensors import RowTensors
 from tests.training.fixtures import VOCAB, add_tokenizer, resolved
 from tests.training.scripted_worker import make_group
 

@@ -8,12 +8,12 @@ from asyncgrpo.packing.planner import PlannedRow
 from asyncgrpo.packing.row import build_row
 from asyncgrpo.records import Sample, SampleKey
 from asyncgrpo.training import director
-from asyncgrpo.training.batches import Batch
 from asyncgrpo.training.director import Director, Schedule
-from asyncgrpo.training.forward import TermScores
-from asyncgrpo.training.loss import LossSettings, policy_loss
+from asyncgrpo.training.intake.batches import Batch
+from asyncgrpo.training.loss.loss import LossSettings, policy_loss
+from asyncgrpo.training.model.forward import TermScores
+from asyncgrpo.training.model.row_tensors import RowTensors
 from asyncgrpo.training.orders import End, Order, Train
-from asyncgrpo.training.row_tensors import RowTensors
 from tests.training.test_director import FewBatches, NothingPublished
 
 TERMS = (((3, 5), (1, 2)), ((7, 1), (1, 1)))  # of each row of 2 ranks, in 2 micro-batches of 2

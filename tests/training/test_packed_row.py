@@ -27,11 +27,11 @@ from transformers import (
 
 from asyncgrpo.packing.row import build_row
 from asyncgrpo.records import Sample
-from asyncgrpo.training.attention_backends import Backends
-from asyncgrpo.training.forward import PolicyModel
-from asyncgrpo.training.loss import LossSettings, policy_loss
-from asyncgrpo.training.row_tensors import RowTensors
-from asyncgrpo.training.tree_attention import SDPA_ONLY
+from asyncgrpo.training.attention.attention_backends import Backends
+from asyncgrpo.training.attention.tree_attention import SDPA_ONLY
+from asyncgrpo.training.loss.loss import LossSettings, policy_loss
+from asyncgrpo.training.model.forward import PolicyModel
+from asyncgrpo.training.model.row_tensors import RowTensors
 from tests.training.fake_varlen import FAKE_VARLEN
 from tests.training.packed_samples import VOCABULARY, tangled_samples, tiny_model
 

@@ -12,10 +12,10 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from asyncgrpo.training.checkpoint import open_checkpoint
-from asyncgrpo.training.forward import PolicyModel
-from asyncgrpo.training.loss import LossSettings, policy_loss
+from asyncgrpo.training.loss.loss import LossSettings, policy_loss
+from asyncgrpo.training.model.forward import PolicyModel
+from asyncgrpo.training.model.row_tensors import RowTensors
 from asyncgrpo.training.parallel import join_ranks, leave_ranks
-from asyncgrpo.training.row_tensors import RowTensors
 from asyncgrpo.training.trainer import Trainer
 from tests.training import two_ranks
 from tests.training.fixtures import make_model, resolved

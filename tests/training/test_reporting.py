@@ -10,8 +10,8 @@ from asyncgrpo.metrics.sinks import JsonlSink, Sinks
 from asyncgrpo.packing.cost import path_cost
 from asyncgrpo.packing.planner import PlannedRow
 from asyncgrpo.packing.row import build_row
-from asyncgrpo.training.batches import Batch
-from asyncgrpo.training.flops import RowFlops, Utilization
+from asyncgrpo.training.intake.batches import Batch
+from asyncgrpo.training.model.flops import RowFlops, Utilization
 from asyncgrpo.training.reporting import Reporter, StepReport
 from tests.training.scripted_worker import make_sample
 

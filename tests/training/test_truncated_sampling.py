@@ -8,10 +8,10 @@ from transformers import PreTrainedModel, Qwen3Config
 
 from asyncgrpo.packing.row import build_row
 from asyncgrpo.records import NO_TOKEN, Sample
-from asyncgrpo.training.forward import PolicyModel, TermScores
-from asyncgrpo.training.loss import LossSettings, policy_loss
-from asyncgrpo.training.loss_sums import loss_metrics
-from asyncgrpo.training.row_tensors import RowTensors
+from asyncgrpo.training.loss.loss import LossSettings, policy_loss
+from asyncgrpo.training.loss.loss_sums import loss_metrics
+from asyncgrpo.training.model.forward import PolicyModel, TermScores
+from asyncgrpo.training.model.row_tensors import RowTensors
 from tests.training.packed_samples import VOCABULARY, K, tangled_samples, tiny_model
 
 TEMPERATURE, TOP_K, TOP_P = 0.7, 9, 0.8

@@ -18,7 +18,7 @@ from asyncgrpo.server.capabilities import choose_endpoint
 from asyncgrpo.server.client import ServerClient
 from asyncgrpo.server.sampling import sampling_params
 from asyncgrpo.sync.attest import tolerance_for
-from asyncgrpo.training.forward import PolicyModel
+from asyncgrpo.training.model.forward import PolicyModel
 from tests.server.vllm_process import running_vllm
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1200)]

@@ -26,9 +26,9 @@ from asyncgrpo.server.candidates import CandidateSource
 from asyncgrpo.server.capabilities import check, probe
 from asyncgrpo.server.client import ServerClient
 from asyncgrpo.server.sampling import sampling_params
-from asyncgrpo.training.forward import PolicyModel
-from asyncgrpo.training.loss import LossSettings, policy_loss
-from asyncgrpo.training.row_tensors import RowTensors
+from asyncgrpo.training.loss.loss import LossSettings, policy_loss
+from asyncgrpo.training.model.forward import PolicyModel
+from asyncgrpo.training.model.row_tensors import RowTensors
 from tests.server.vllm_process import running_vllm
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1200)]

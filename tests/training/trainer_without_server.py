@@ -9,7 +9,7 @@ from asyncgrpo.config import Config
 from asyncgrpo.metrics.values import Aggregates
 from asyncgrpo.sync.base import Published, Snapshot
 from asyncgrpo.training import trainer
-from asyncgrpo.training.model import Policy
+from asyncgrpo.training.model.model import Policy
 from asyncgrpo.training.publish import OnPublished
 
 

@@ -1,0 +1,359 @@
+"""Rank 0's ear: receives from worker and launcher, plans off the training thread.
+
+    link  --messages-->  thread  --Batches-->  take() in the training thread
+                           |  ^
+        Begin <- Hello     |  └ watches the workers: their processes, heartbeats, silence
+        Failed, StopRequested, Exhausted -> flags that `take` answers with
+
+Takes: messages, `take`, `set_version`. Gives: Batch, or None with `stopping` or `finished` set.
+Waits for: messages (woken by `take` and by each message). Any failure is raised by `take`.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+
+from asyncgrpo.channel.codec import FrameError
+from asyncgrpo.channel.messages import (
+    Begin,
+    EpochEmpty,
+    Exhausted,
+    Failed,
+    GroupReady,
+    Heartbeat,
+    Hello,
+    Measured,
+    PromptDropped,
+    Published,
+    Stop,
+    StopRequested,
+    ToTrainer,
+)
+from asyncgrpo.channel.sockets import Sender, TrainerLink
+from asyncgrpo.errors import CheckpointError, RunError
+from asyncgrpo.ledger.state_file import RolloutState
+from asyncgrpo.ledger.states import Ledger, LedgerCounts
+from asyncgrpo.metrics.values import Aggregates
+from asyncgrpo.training.intake.batches import Batch, Batches, BatchSettings
+from asyncgrpo.training.intake.connected_workers import Stay, Workers
+
+logger = logging.getLogger(__name__)
+
+TICK_S = 0.5  # how often the workers' processes are looked at
+
+
+@dataclass(frozen=True, slots=True)
+class InboxSettings:
+    """What the configuration says about the workers."""
+
+    batches: BatchSettings
+    worker_timeout_s: float
+    step_tokens: int  # raw tokens a step is taken to use before the first: every row full
+    num_epochs: float | None  # None = max_steps decides
+    num_workers: int = 1
+
+    def allowance(self, step_tokens: int) -> int:
+        """What the workers may hold together: as many steps of tokens as samples may be late."""
+        return step_tokens * max(self.batches.max_staleness, 1)
+
+
+class Inbox:
+    """Owns the link, the ledger and the batches; every method is safe from any thread."""
+
+    def __init__(
+        self,
+        link: TrainerLink,
+        settings: InboxSettings,
+        *,
+        policy: Published,
+        state: RolloutState | None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Start the thread; from now on a Hello is answered.
+
+        Args:
+            link: bound, and not received from by anybody else.
+            settings: of the run.
+            policy: what is served and attested.
+            state: the ledger's, of the checkpoint that was loaded.
+            clock: wall time, as the worker stamps its samples.
+        """
+        self._link = link
+        self._settings = settings
+        self._clock = clock
+        self._policy = policy
+        self._version = policy.policy_version  # of the weights; published sooner or later
+        self._ledger = None if state is None else Ledger.restore(state)
+        self._batches: Batches | None = None
+        self._allowance = settings.allowance(settings.step_tokens)
+        self._step = 0 if state is None else state.step
+        self._measured: list[Aggregates] = []
+        self._error: Exception | None = None
+        self._stopping = False
+        self._closing = False
+        self._workers = Workers(
+            settings.num_workers, settings.worker_timeout_s, now=time.monotonic()
+        )
+        self._waiting = False  # the training thread wants a micro-batch
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="inbox", daemon=True)
+        self._thread.start()
+
+    # The training thread
+
+    def take(self, timeout: float) -> Batch | None:
+        """The next micro-batch; None after `timeout` seconds, or when `stopping` or `finished`.
+
+        Raises RunError when a worker failed, died, or fell silent.
+        """
+        deadline = time.monotonic() + timeout
+        with self._changed:
+            self._waiting = True
+            while True:
+                if self._error is not None:
+                    raise self._error
+                batch = self._batches.take(self._clock()) if self._batches else None
+                remaining = deadline - time.monotonic()
+                if batch is not None or self._stopping or self._is_finished() or remaining <= 0:
+                    break
+                self._link.wake()
+                self._changed.wait(remaining)
+            self._waiting = False
+        self._link.wake()  # plan the one after it
+        return batch
+
+    @property
+    def stopping(self) -> bool:
+        """Whether somebody asked for the run to stop."""
+        return self._stopping
+
+    @property
+    def finished(self) -> bool:
+        """Whether every prompt asked for is trained or dropped, or in a step under way."""
+        with self._changed:
+            return self._is_finished()
+
+    @property
+    def ledger(self) -> Ledger | None:
+        """None until a worker said how many prompts there are. Change it through this class."""
+        return self._ledger
+
+    def request_stop(self) -> None:
+        """As if the launcher had asked; safe in a signal handler of the training thread."""
+        self._stopping = True
+
+    def set_version(self, version: int) -> None:
+        """The weights are `version` now, whether served yet or not."""
+        with self._changed:
+            self._set_version(version)
+
+    def announce(self, policy: Published) -> None:
+        """Tell the workers that `policy` is served."""
+        with self._changed:
+            # A publish may be done before the training thread comes to say that it has begun.
+            self._set_version(max(self._version, policy.policy_version))
+            self._policy = policy
+            self._link.broadcast(policy)
+
+    def _set_version(self, version: int) -> None:
+        self._version = version
+        if self._batches is not None:
+            self._batches.set_version(version)
+
+    def commit(self, batches: list[Batch], *, step: int, trained: bool) -> None:
+        """Step `step` is taken: resolve its samples, and tell the workers what they may hold.
+
+        `trained` is False for a step that was skipped: nothing of it is in the weights.
+        """
+        samples = [sample for batch in batches for sample in batch.samples]
+        with self._changed:
+            assert self._ledger is not None
+            if trained:
+                self._ledger.trained(sample.key for sample in samples)
+            else:
+                for sample in samples:
+                    self._ledger.dropped(sample.key, "error")
+            self._step = step
+            used = sum(sample.num_tokens for sample in samples)
+            self._allowance = self._settings.allowance(used)
+            for stay in self._workers:
+                self._report_progress(stay)
+
+    def counts(self) -> LedgerCounts:
+        """Prompts by state."""
+        with self._changed:
+            assert self._ledger is not None
+            return self._ledger.counts
+
+    def state(self, *, step: int, policy_version: int, seed: int) -> RolloutState:
+        """The ledger as `rollout_state.json` has it, after a step."""
+        with self._changed:
+            assert self._ledger is not None
+            return self._ledger.state(step=step, policy_version=policy_version, seed=seed)
+
+    def drain_measurements(self) -> list[Aggregates]:
+        """The workers' observations and the queue's own since the last drain."""
+        with self._changed:
+            measured, self._measured = self._measured, []
+            if self._batches is not None:
+                measured.append(self._batches.drain_measurements())
+            return measured
+
+    def close(self) -> None:
+        """Tell the workers to stop, and end the thread. The link stays open."""
+        self._link.broadcast(Stop())
+        self._closing = True
+        self._link.wake()
+        self._thread.join()
+
+    def __enter__(self) -> "Inbox":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # The inbox's own thread
+
+    def _run(self) -> None:
+        checked = time.monotonic()
+        try:
+            while not self._closing:
+                received = self._receive()
+                now = time.monotonic()
+                with self._changed:
+                    if received is not None:
+                        self._workers.heard(received[0], now)
+                        self._handle(*received)
+                        self._changed.notify_all()
+                    if now - checked >= TICK_S:
+                        checked = now
+                        self._check_workers(now)
+                    self._advance()
+        except Exception as error:  # noqa: BLE001 - raised again by `take`
+            with self._changed:
+                self._error = error
+                self._changed.notify_all()
+
+    def _receive(self) -> tuple[Sender, ToTrainer] | None:
+        try:
+            return self._link.receive(TICK_S)
+        except FrameError as error:
+            logger.warning("ignored: %s", error)
+            return None
+
+    def _check_workers(self, now: float) -> None:
+        if not self._stopping:  # else the step under way is finished with what is here
+            self._workers.check(now)
+
+    def _handle(self, sender: Sender, message: ToTrainer) -> None:
+        match message:
+            case Hello():
+                self._welcome(sender, message)
+            case GroupReady():
+                self._known().offer(message, self._workers.of(sender).account)
+            case PromptDropped():
+                self._known().ledger.drop_prompt(message.epoch, message.position, message.reason)
+            case EpochEmpty(epoch, why):
+                self._workers.found_nothing(sender, epoch, why, self._known().ledger.num_prompts)
+            case Measured():
+                self._measured.append(message.aggregates)
+            case Heartbeat():
+                self._workers.check_heartbeat(sender, message)
+            case Exhausted():
+                self._exhaust(sender)
+            case Failed():
+                name = "" if self._settings.num_workers == 1 else f"worker-{message.worker}: "
+                raise RunError(f"{name}{message.message}")
+            case StopRequested():
+                self._stopping = True
+
+    def _welcome(self, sender: Sender, hello: Hello) -> None:
+        if self._ledger is None:
+            self._ledger = Ledger(hello.num_prompts)
+        if self._ledger.num_prompts != hello.num_prompts and any(self._workers):
+            raise RunError(
+                f"worker-{hello.worker} reads {hello.num_prompts} prompts and another worker "
+                f"{self._ledger.num_prompts}: data.path must not change while a run starts"
+            )
+        if self._ledger.num_prompts != hello.num_prompts:
+            raise CheckpointError(
+                f"the run began with {self._ledger.num_prompts} prompts and the dataset has "
+                f"{hello.num_prompts} now: resume with the same data.path, data.split and "
+                f"data.max_prompts"
+            )
+        if self._batches is None:
+            self._batches = Batches(self._settings.batches, self._ledger, self._version)
+        self._workers.join(sender, hello)
+        self._link.send(sender, self._begin(self._ledger))
+
+    def _exhaust(self, sender: Sender) -> None:
+        """A worker has no prompt left: the others may hold its share too."""
+        self._workers.of(sender).exhausted = True
+        for stay in self._workers.at_work:
+            self._report_progress(stay)
+
+    def _begin(self, ledger: Ledger) -> Begin:
+        epochs = self._settings.num_epochs
+        return Begin(
+            policy=self._policy.policy,
+            policy_version=self._policy.policy_version,
+            first_ordinal=ledger.first_ordinal,
+            resolved=ledger.not_wanted,
+            allowance_tokens=self._workers.share_of(self._allowance),
+            max_ordinal=None if epochs is None else last_ordinal(epochs, ledger.num_prompts),
+        )
+
+    def _known(self) -> Batches:
+        if self._batches is None:
+            raise RunError("a worker sent samples before its Hello; restart it")
+        return self._batches
+
+    def _advance(self) -> None:
+        """Plan one micro-batch ahead; if the trainer starves at a full allowance, raise it."""
+        batches = self._batches
+        if self._stopping:
+            self._changed.notify_all()
+        if batches is None:
+            return
+        ready = batches.flush() if self._workers.all_exhausted else batches.prepare()
+        if ready or self._is_finished():
+            self._changed.notify_all()
+        elif self._waiting:
+            self._unblock()
+
+    def _unblock(self) -> None:
+        """No worker may wait for the trainer while the trainer waits for samples.
+
+        A worker waits if what it offered and was not told to have left fills its share: tell it
+        what left since. Rows hold fewer tokens than their samples have, so a micro-batch may need
+        more than the whole allowance; what it lacks cannot grow stale while the trainer waits.
+        """
+        at_work, share = self._workers.at_work, self._workers.share_of(self._allowance)
+        most = max((stay.account.queued_tokens for stay in at_work), default=0)
+        if most >= share:
+            self._allowance = most * len(at_work) + self._settings.step_tokens
+            for stay in at_work:
+                self._report_progress(stay)
+        for stay in at_work:
+            if stay.held_tokens >= share and stay.held_tokens > stay.account.queued_tokens:
+                self._report_progress(stay)
+
+    def _is_finished(self) -> bool:
+        exhausted = self._workers.all_exhausted
+        return exhausted and self._batches is not None and self._batches.num_queued == 0
+
+    def _report_progress(self, stay: Stay) -> None:
+        self._link.send(stay.sender, self._workers.progress(stay, self._step, self._allowance))
+
+
+def last_ordinal(num_epochs: float, num_prompts: int) -> int:
+    """The first ordinal that `num_epochs` epochs do not ask for."""
+    return max(round(num_epochs * num_prompts), 1)

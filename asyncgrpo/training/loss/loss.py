@@ -1,0 +1,237 @@
+"""The loss of a row: score centering, or the clipped surrogate. Pure; metrics leave as sums.
+
+    r = p(o) / q(o)      policy over sampler, of the sampled token o, both over the term's
+                         candidates at the same temperature
+    w(r)                 what the correction makes of it (`correction`); token_mask: r inside
+                         [clip_min, clip_max], else 0
+
+    score centering   grad L = - 1/D sum_t A ( w(r) grad log p(o)
+                                              - sum_{v in top K} w_v grad log p(v) )
+                      w_v = q_v w(p_v / q_v)                             tail: none
+                      w_v = q_v w(p_v / q_v) - alpha p_v                 tail: proportional
+                      alpha = rho w(1 / rho),  rho = max(1 - Q, eps) / max(1 - P, eps)
+                      P, Q = the head's mass under p, q
+    otherwise         L = - 1/D sum_t [kept] min(r A, clip(r, 1 - epsilon, 1 + epsilon_high) A)
+                          for what only masks: token_mask, geometric_mask, none
+                      grad L = - 1/D sum_t A w grad log p(o)
+                          for what weighs: token_clip, sequence_mask, icepop, published as factors
+                          of a clipped loss in p / p_old. A sample trains in one step only, so
+                          p_old = p, that ratio is 1 and its clip never binds
+
+    experts           + 1/D c n b      b = load-balancing loss of the row, c = its coefficient,
+                                       n = trained tokens of the row
+
+D, the denominator, is the caller's: a term that is masked still counts in it. Weights carry no
+gradient: they multiply log p, whose gradient the formulas name. Over the rows that D covers, the
+last line is c times their mean b, each weighted by its trained tokens as the rest of the loss is.
+
+Letters: T terms, K top sampler tokens, M samples.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from asyncgrpo.config.loss import LossConfig
+from asyncgrpo.errors import DataError
+from asyncgrpo.training.loss.correction import (
+    LOG_RATIO_LIMIT,
+    Correction,
+    Kind,
+    Surroundings,
+    ratio,
+)
+from asyncgrpo.training.loss.loss_sums import LossSums, observe, observe_mean
+from asyncgrpo.training.model.forward import TermScores
+from asyncgrpo.training.model.row_tensors import RowTensors
+
+TAIL_FLOOR = 1e-6  # least mass outside the top K: keeps rho finite when K covers everything
+
+
+@dataclass(frozen=True, slots=True)
+class LossSettings:
+    """The loss section of the recipe, as the formulas need it."""
+
+    score_centering: bool = True
+    correction: Kind = "token_mask"
+    centering_tail: Literal["none", "proportional"] = "none"
+    clip_min: float = 0.5
+    clip_max: float = 5.0
+    epsilon: float = 0.2
+    epsilon_high: float = 0.2
+    router_aux_loss_coef: float = 0.0
+
+    @classmethod
+    def from_config(cls, config: LossConfig, router_aux_loss_coef: float = 0.0) -> "LossSettings":
+        """The recipe's settings, `epsilon_high` filled in, and the policy's coefficient."""
+        return cls(
+            score_centering=config.score_centering,
+            correction=config.correction,
+            centering_tail=config.centering_tail,
+            clip_min=config.vllm_importance_sampling_clip_min,
+            clip_max=config.vllm_importance_sampling_clip_max,
+            epsilon=config.epsilon,
+            epsilon_high=config.epsilon if config.epsilon_high is None else config.epsilon_high,
+            router_aux_loss_coef=router_aux_loss_coef,
+        )
+
+    @property
+    def corrects(self) -> Correction:
+        """The correction with its range."""
+        return Correction(self.correction, self.clip_min, self.clip_max)
+
+    @property
+    def clips(self) -> bool:
+        """Whether a term outside the trust region may have no gradient."""
+        return not self.score_centering and self.corrects.is_gate
+
+
+def policy_loss(
+    scores: TermScores, row: RowTensors, settings: LossSettings, denominator: float | Tensor
+) -> tuple[Tensor, LossSums]:
+    """The row's part of the loss, and the sums its metrics come from.
+
+    Args:
+        scores: What the policy says about the row's terms.
+        row: What the sampler said about them.
+        settings: Which loss.
+        denominator: Trained tokens of the micro-batch over all ranks, or of the step.
+
+    Raises:
+        DataError: Score centering without top sampler tokens.
+    """
+    if not row.term_target_T.numel():
+        return scores.logprob_T.sum(), LossSums({})
+    log_ratio_T = (scores.logprob_T.detach() - row.term_sampler_logprob_T).clamp(
+        -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT
+    )
+    around = Surroundings.of(log_ratio_T, row)
+    if settings.score_centering:
+        loss_T = _score_centered(scores, row, log_ratio_T, around, settings)
+    else:
+        loss_T = _uncentered(scores, row, log_ratio_T, around, settings)
+    loss = loss_T.sum() / denominator
+    if scores.balance is not None:
+        weight = settings.router_aux_loss_coef * row.num_trained
+        loss = loss + weight * scores.balance / denominator
+    with torch.no_grad():
+        kept_T = settings.corrects.keeps(log_ratio_T, around)
+        sums = _sums(scores, row, log_ratio_T, kept_T, settings)
+    return loss, sums
+
+
+def _score_centered(
+    scores: TermScores,
+    row: RowTensors,
+    log_ratio_T: Tensor,
+    around: Surroundings,
+    settings: LossSettings,
+) -> Tensor:
+    if scores.top_logprob_TK is None or row.top_logprobs_TK is None:
+        raise DataError(
+            "the samples carry no top sampler tokens, which score centering needs: set "
+            "loss.num_sampler_logprobs >= 1, or loss.score_centering=false"
+        )
+    policy_TK = scores.top_logprob_TK.detach()
+    sampler_TK = row.top_logprobs_TK.to(policy_TK.dtype)
+    weights_TK = centering_weights(policy_TK, sampler_TK, around, settings)
+    # An absent token has logprob -inf and weight 0: keep their product out of the sum.
+    top_logprob_TK = scores.top_logprob_TK.masked_fill(_absent(policy_TK, sampler_TK), 0)
+    sampled_T = settings.corrects.weight(log_ratio_T, around) * scores.logprob_T
+    return -row.term_advantage_T * (sampled_T - (weights_TK * top_logprob_TK).sum(1))
+
+
+def centering_weights(
+    policy_TK: Tensor, sampler_TK: Tensor, around: Surroundings, settings: LossSettings
+) -> Tensor:
+    """w_v of each top token, from the two logprobs; 0 where the token is absent (-inf)."""
+    absent_TK, correction = _absent(policy_TK, sampler_TK), settings.corrects
+    p_TK = policy_TK.exp().masked_fill(absent_TK, 0)
+    q_TK = sampler_TK.exp().masked_fill(absent_TK, 0)
+    log_ratio_TK = (policy_TK - sampler_TK).masked_fill(absent_TK, 0)
+    weights_TK = q_TK * correction.weight(log_ratio_TK, around.for_each_token())
+    if settings.centering_tail == "proportional":
+        tail_q_T = (1 - q_TK.sum(1)).clamp(min=TAIL_FLOOR)
+        tail_p_T = (1 - p_TK.sum(1)).clamp(min=TAIL_FLOOR)
+        rho_T = tail_q_T / tail_p_T
+        alpha_T = rho_T * correction.weight(-rho_T.log(), around)
+        weights_TK = weights_TK - alpha_T[:, None] * p_TK
+    return weights_TK
+
+
+def _absent(policy_TK: Tensor, sampler_TK: Tensor) -> Tensor:
+    """Not reported by the sampler, or no candidate of the term's."""
+    return sampler_TK.isneginf() | policy_TK.isneginf()
+
+
+def _uncentered(
+    scores: TermScores,
+    row: RowTensors,
+    log_ratio_T: Tensor,
+    around: Surroundings,
+    settings: LossSettings,
+) -> Tensor:
+    """The value is that of the formula; `weight` is the factor of grad log p in its gradient."""
+    advantage_T, correction = row.term_advantage_T, settings.corrects
+    if correction.is_gate:
+        ratio_T = ratio(log_ratio_T)
+        free_T = ratio_T * advantage_T
+        clipped_T = ratio_T.clamp(1 - settings.epsilon, 1 + settings.epsilon_high) * advantage_T
+        kept_T = correction.keeps(log_ratio_T, around)
+        value_T = torch.where(kept_T, torch.minimum(free_T, clipped_T), 0)
+        weight_T = torch.where(kept_T & (free_T <= clipped_T), free_T, 0)
+    else:
+        value_T = weight_T = correction.weight(log_ratio_T, around) * advantage_T
+    return -(value_T + weight_T * (scores.logprob_T - scores.logprob_T.detach()))
+
+
+def _sums(
+    scores: TermScores,
+    row: RowTensors,
+    log_ratio_T: Tensor,
+    kept_T: Tensor,
+    settings: LossSettings,
+) -> LossSums:
+    ratio_T = ratio(log_ratio_T)
+    difference_T = log_ratio_T.abs()
+    below_T = (ratio_T < 1 - settings.epsilon).to(ratio_T.dtype)
+    above_T = (ratio_T > 1 + settings.epsilon_high).to(ratio_T.dtype)
+    # The clipped loss leaves a term alone only where clipping binds: see clip_ratio in the docs.
+    if settings.clips:
+        below_T = below_T * (row.term_advantage_T < 0)
+        above_T = above_T * (row.term_advantage_T > 0)
+    observed, difference = observe(ratio_T), observe(difference_T)
+    entries = {
+        "sampling/sampling_logp_difference/mean": difference,
+        "sampling/sampling_logp_difference/max": difference,
+        "sampling/importance_sampling_ratio/min": observed,
+        "sampling/importance_sampling_ratio/mean": observed,
+        "sampling/importance_sampling_ratio/max": observed,
+        "sampling/masked_mean": observe_mean((~kept_T).to(ratio_T.dtype)),
+        "sampling/kl_k3": observe_mean(ratio_T - 1 - log_ratio_T),
+        LossSums.RATIO_SQUARED: observe_mean(ratio_T.square()),
+        "entropy": observe_mean(scores.entropy_T),
+        "clip_ratio/region_mean": observe_mean(below_T + above_T),
+        "clip_ratio/low_mean": observe_mean(below_T),
+        "clip_ratio/low_min": observe(_sample_means(below_T, row)),
+        "clip_ratio/high_mean": observe_mean(above_T),
+        "clip_ratio/high_max": observe(_sample_means(above_T, row)),
+    }
+    if settings.score_centering and row.top_logprobs_TK is not None:
+        entries["sampling/sampler_mass"] = observe_mean(row.top_logprobs_TK.exp().sum(1))
+    if scores.balance is not None:
+        entries["aux_loss"] = observe_mean(scores.balance.expand(row.num_trained))
+    for staleness, terms in row.terms_by_staleness.items():
+        name = f"sampling/by_staleness/{staleness}/logp_difference"
+        entries[name] = observe(difference_T[terms])
+    return LossSums(entries)
+
+
+def _sample_means(values_T: Tensor, row: RowTensors) -> Tensor:
+    """Mean over the terms of each sample that has any."""
+    count_M = torch.zeros(row.num_samples, dtype=values_T.dtype, device=values_T.device)
+    total_M = count_M.index_add(0, row.term_sample_T, values_T)
+    count_M = count_M.index_add(0, row.term_sample_T, torch.ones_like(values_T))
+    return total_M[row.samples_with_terms] / count_M[row.samples_with_terms]
