@@ -32,9 +32,9 @@ from asyncgrpo.config import Config, derive, known
 from asyncgrpo.config.facts import local_facts
 from asyncgrpo.errors import ServerError
 from asyncgrpo.launch import machine
-from asyncgrpo.launch.logs import tail
 from asyncgrpo.launch.plan import Machine, plan_servers
-from asyncgrpo.launch.process import Process
+from asyncgrpo.launch.processes.logs import tail
+from asyncgrpo.launch.processes.process import Process
 from asyncgrpo.records import SamplingParams, TurnRequest
 from asyncgrpo.server.api import Endpoint
 from asyncgrpo.server.client import ServerClient

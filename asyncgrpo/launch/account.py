@@ -4,10 +4,10 @@ import shutil
 import sys
 from pathlib import Path
 
-from asyncgrpo.launch.progress import Tail, reward_way
+from asyncgrpo.launch.attempt import Outcome
 from asyncgrpo.launch.resume import complete_checkpoints
 from asyncgrpo.launch.run_dir import RunDirectory
-from asyncgrpo.launch.session import Outcome
+from asyncgrpo.launch.view.progress import Tail, reward_way
 
 ENDED = {
     Outcome.FINISHED: "finished",

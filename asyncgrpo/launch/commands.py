@@ -16,17 +16,18 @@ import yaml
 from rich.console import Console
 
 from asyncgrpo.config import Config, known, load_recipe, reload
-from asyncgrpo.launch import guard, preflight
 from asyncgrpo.launch.account import account, program
-from asyncgrpo.launch.derived import derived_text
-from asyncgrpo.launch.panel import PanelView
+from asyncgrpo.launch.attempt import Outcome, Session, serving_directory
+from asyncgrpo.launch.checks import preflight
 from asyncgrpo.launch.plan import plan_servers, plan_training
 from asyncgrpo.launch.prepare import Prepared, prepare
+from asyncgrpo.launch.processes import guard
+from asyncgrpo.launch.processes.spec import describe, masked
 from asyncgrpo.launch.resume import end_reached, longer, position
 from asyncgrpo.launch.run_dir import RunDirectory, create, locked, reopen
-from asyncgrpo.launch.session import Outcome, Session, serving_directory
-from asyncgrpo.launch.spec import describe, masked
-from asyncgrpo.launch.view import LineView, View
+from asyncgrpo.launch.view.derived import derived_text
+from asyncgrpo.launch.view.panel import PanelView
+from asyncgrpo.launch.view.view import LineView, View
 
 T = TypeVar("T")
 

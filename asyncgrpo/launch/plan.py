@@ -14,7 +14,7 @@ from pathlib import Path
 from asyncgrpo.channel.shares import Share
 from asyncgrpo.config import Config
 from asyncgrpo.config.base import known
-from asyncgrpo.launch.spec import ProcessSpec, Ready
+from asyncgrpo.launch.processes.spec import ProcessSpec, Ready
 from asyncgrpo.server.command import cuda_visible_devices, server_command
 
 LOOPBACK = "127.0.0.1"

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 
 from asyncgrpo.config import Config, Derivation, Facts, LoadedRecipe, local_facts, resolve
 from asyncgrpo.config.facts import has_delta_net, kv_bytes_per_token
-from asyncgrpo.launch import machine, preflight
+from asyncgrpo.launch import machine
+from asyncgrpo.launch.checks import preflight
 from asyncgrpo.launch.plan import Machine, server_urls
 
 MASK_FIELD = "return_sampling_mask"  # of vLLM's model configuration, from 0.28 on

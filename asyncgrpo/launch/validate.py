@@ -3,8 +3,9 @@
 from pathlib import Path
 
 from asyncgrpo.config import load_recipe, local_facts, resolve
-from asyncgrpo.launch import machine, preflight
-from asyncgrpo.launch.derived import derived_text
+from asyncgrpo.launch import machine
+from asyncgrpo.launch.checks import preflight
+from asyncgrpo.launch.view.derived import derived_text
 
 
 def validate(recipe: Path, overrides: list[str], *, no_checkpoints: bool = False) -> None:

@@ -7,7 +7,7 @@ import pytest
 from asyncgrpo.config import Config, Facts, derive
 from asyncgrpo.errors import ConfigError
 from asyncgrpo.launch.plan import Machine, plan_servers, plan_training, server_urls
-from asyncgrpo.launch.spec import MASK, ProcessSpec, Ready, describe, masked
+from asyncgrpo.launch.processes.spec import MASK, ProcessSpec, Ready, describe, masked
 
 RUN = Path("/runs/demo")
 TWO_CORES = Machine("/usr/bin/python", cores=2, ports=(8000,))

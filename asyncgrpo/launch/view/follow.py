@@ -11,9 +11,9 @@ from types import TracebackType
 from typing import Self
 
 from asyncgrpo.config import Config
-from asyncgrpo.launch.progress import Goal, Progress, Tail, advance
 from asyncgrpo.launch.run_dir import RunDirectory
-from asyncgrpo.launch.view import View
+from asyncgrpo.launch.view.progress import Goal, Progress, Tail, advance
+from asyncgrpo.launch.view.view import View
 
 logger = logging.getLogger(__name__)
 

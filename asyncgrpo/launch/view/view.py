@@ -8,7 +8,7 @@ view.close()          the panel goes, what was said stays
 
 from typing import Protocol, TextIO
 
-from asyncgrpo.launch.progress import Progress
+from asyncgrpo.launch.view.progress import Progress
 
 WAIT_LINE_S = 10.0  # a log gets a line this often at most
 

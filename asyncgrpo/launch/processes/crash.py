@@ -14,9 +14,9 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
-from asyncgrpo.launch import logs
-from asyncgrpo.launch.guard import descendants
-from asyncgrpo.launch.process import Process
+from asyncgrpo.launch.processes import logs
+from asyncgrpo.launch.processes.guard import descendants
+from asyncgrpo.launch.processes.process import Process
 from asyncgrpo.launch.run_dir import RunDirectory
 
 STACKS_TAKE_S = 0.5

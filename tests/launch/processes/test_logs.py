@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncgrpo.launch import logs
+from asyncgrpo.launch.processes import logs
 
 
 def test_what_vllm_is_doing_is_its_last_message_without_the_prefix():

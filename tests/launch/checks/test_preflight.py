@@ -9,7 +9,8 @@ import pytest
 
 from asyncgrpo.config import Config, Facts, derive
 from asyncgrpo.errors import ConfigError
-from asyncgrpo.launch import machine, preflight
+from asyncgrpo.launch import machine
+from asyncgrpo.launch.checks import preflight
 
 
 def configuration(folder: Path, port: int = 1, **sections) -> Config:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncgrpo.launch.loop_source import problem
+from asyncgrpo.launch.checks.loop_source import problem
 
 SOURCE = """
 raise SystemExit("this module ran")

@@ -16,9 +16,6 @@ from pathlib import Path
 from asyncgrpo.channel.sockets import request_stop
 from asyncgrpo.config import Config, known, write_resolved
 from asyncgrpo.errors import ConfigError, RunError
-from asyncgrpo.launch import crash, logs
-from asyncgrpo.launch.follow import Follower
-from asyncgrpo.launch.interrupts import Interrupts
 from asyncgrpo.launch.plan import (
     ANY_ADDRESS,
     LOOPBACK,
@@ -28,12 +25,15 @@ from asyncgrpo.launch.plan import (
     worker_shares,
 )
 from asyncgrpo.launch.prepare import Prepared
-from asyncgrpo.launch.process import Exit, Process
-from asyncgrpo.launch.readiness import require, served_context, wait_for_servers
+from asyncgrpo.launch.processes import crash, logs
+from asyncgrpo.launch.processes.interrupts import Interrupts
+from asyncgrpo.launch.processes.process import Exit, Process
+from asyncgrpo.launch.processes.readiness import require, served_context, wait_for_servers
+from asyncgrpo.launch.processes.spec import ProcessSpec
+from asyncgrpo.launch.processes.supervisor import Interrupted, ProcessEnded, Supervisor
 from asyncgrpo.launch.run_dir import RunDirectory
-from asyncgrpo.launch.spec import ProcessSpec
-from asyncgrpo.launch.supervisor import Interrupted, ProcessEnded, Supervisor
-from asyncgrpo.launch.view import View
+from asyncgrpo.launch.view.follow import Follower
+from asyncgrpo.launch.view.view import View
 from asyncgrpo.metrics.sinks import EventLog
 
 PlanTraining = Callable[[Config, Machine, Path, int | None], Sequence[ProcessSpec]]

@@ -11,7 +11,7 @@ says the same.
 import ast
 import builtins
 
-from asyncgrpo.launch.source_files import definition
+from asyncgrpo.launch.checks.source_files import definition
 
 KEY = "rollout.loop"
 BUILT_IN = frozenset(vars(builtins))

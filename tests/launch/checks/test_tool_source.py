@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncgrpo.launch.tool_source import problems
+from asyncgrpo.launch.checks.tool_source import problems
 
 SOURCE = '''
 raise SystemExit("this module ran")

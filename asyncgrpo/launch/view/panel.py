@@ -22,7 +22,7 @@ from rich.text import Text
 
 from asyncgrpo.diagnose.findings import diagnose
 from asyncgrpo.diagnose.read import History
-from asyncgrpo.launch.progress import EDGE, Progress
+from asyncgrpo.launch.view.progress import EDGE, Progress
 
 BARS = "▁▂▃▄▅▆▇█"
 SPARK_WIDTH = 30

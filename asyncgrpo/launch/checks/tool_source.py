@@ -10,7 +10,7 @@ import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from asyncgrpo.launch.source_files import Definition, definition
+from asyncgrpo.launch.checks.source_files import Definition, definition
 from asyncgrpo.rollout.tools.environment_kind import GET_REWARD, RESET
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from asyncgrpo.launch.panel import PanelView, bottleneck, render, sparkline
-from asyncgrpo.launch.progress import Goal, Progress, Tail, advance, reward_way, step_line
-from asyncgrpo.launch.view import LineView
+from asyncgrpo.launch.view.panel import PanelView, bottleneck, render, sparkline
+from asyncgrpo.launch.view.progress import Goal, Progress, Tail, advance, reward_way, step_line
+from asyncgrpo.launch.view.view import LineView
 
 
 def record(step: int, **values) -> dict:

@@ -14,8 +14,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from asyncgrpo.launch import guard
-from asyncgrpo.launch.spec import ProcessSpec
+from asyncgrpo.launch.processes import guard
+from asyncgrpo.launch.processes.spec import ProcessSpec
 
 KILL_MARGIN_S = 5.0  # what the guard may take after the grace to end leftovers
 

@@ -14,9 +14,9 @@ from collections.abc import Collection, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
-from asyncgrpo.launch.interrupts import Interrupts
-from asyncgrpo.launch.process import Exit, Process
-from asyncgrpo.launch.spec import ProcessSpec
+from asyncgrpo.launch.processes.interrupts import Interrupts
+from asyncgrpo.launch.processes.process import Exit, Process
+from asyncgrpo.launch.processes.spec import ProcessSpec
 from asyncgrpo.metrics.sinks import EventLog
 
 T = TypeVar("T")

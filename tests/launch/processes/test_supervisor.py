@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from asyncgrpo.launch.guard import descendants
-from asyncgrpo.launch.interrupts import Interrupts
-from asyncgrpo.launch.process import Exit, Process
-from asyncgrpo.launch.spec import ProcessSpec
-from asyncgrpo.launch.supervisor import Interrupted, ProcessEnded, Supervisor
+from asyncgrpo.launch.processes.guard import descendants
+from asyncgrpo.launch.processes.interrupts import Interrupts
+from asyncgrpo.launch.processes.process import Exit, Process
+from asyncgrpo.launch.processes.spec import ProcessSpec
+from asyncgrpo.launch.processes.supervisor import Interrupted, ProcessEnded, Supervisor
 from asyncgrpo.metrics.sinks import EventLog
 
 SLEEP = "import time; print('up', flush=True); time.sleep(600)"
@@ -176,10 +176,10 @@ async def test_a_killed_guard_takes_its_program_with_it(tmp_path: Path):
 LAUNCHER = """
 import asyncio, sys
 from pathlib import Path
-from asyncgrpo.launch.guard import descendants
-from asyncgrpo.launch.interrupts import Interrupts
-from asyncgrpo.launch.spec import ProcessSpec
-from asyncgrpo.launch.supervisor import Supervisor
+from asyncgrpo.launch.processes.guard import descendants
+from asyncgrpo.launch.processes.interrupts import Interrupts
+from asyncgrpo.launch.processes.spec import ProcessSpec
+from asyncgrpo.launch.processes.supervisor import Supervisor
 from asyncgrpo.metrics.sinks import EventLog
 
 async def main(folder, sources):

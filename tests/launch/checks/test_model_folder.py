@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from asyncgrpo.config import Config
-from asyncgrpo.launch.model_folder import problems
+from asyncgrpo.launch.checks.model_folder import problems
 
-MODEL = Path(__file__).parents[1] / "assets" / "sums-model"
+MODEL = Path(__file__).parents[2] / "assets" / "sums-model"
 WEIGHTS, TEMPLATE = "model.safetensors", "chat_template.jinja"
 
 

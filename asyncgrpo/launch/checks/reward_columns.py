@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from asyncgrpo import rewards
 from asyncgrpo.config import RewardSource
 from asyncgrpo.errors import HookError
-from asyncgrpo.launch.source_files import definition
+from asyncgrpo.launch.checks.source_files import definition
 from asyncgrpo.rollout.scoring.scoring import RewardFunction, missing_keyword
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from asyncgrpo.config.data import DataSource
-from asyncgrpo.launch import prompts_file
-from asyncgrpo.launch.prompts_file import Look
+from asyncgrpo.launch.checks import prompts_file
+from asyncgrpo.launch.checks.prompts_file import Look
 
 CONVERSATION = [{"role": "user", "content": "What is 1 + 1?"}]
 

@@ -25,9 +25,15 @@ from asyncgrpo import rewards
 from asyncgrpo.config import Config, known
 from asyncgrpo.config.facts import attention_softcap, vocabulary_size
 from asyncgrpo.errors import ConfigError
-from asyncgrpo.launch import loop_source, model_folder, prompts_file, reward_columns, tool_source
+from asyncgrpo.launch.checks import (
+    loop_source,
+    model_folder,
+    prompts_file,
+    reward_columns,
+    tool_source,
+)
+from asyncgrpo.launch.checks.source_files import not_in_module
 from asyncgrpo.launch.machine import cpu_cores, cuda_count, is_free
-from asyncgrpo.launch.source_files import not_in_module
 from asyncgrpo.rewards.sandbox.confine import missing
 from asyncgrpo.rollout.tools.environment_kind import COLUMN
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from asyncgrpo.config import RewardSource
-from asyncgrpo.launch.reward_columns import problems, required_parameters
+from asyncgrpo.launch.checks.reward_columns import problems, required_parameters
 
 SOURCE = """
 raise SystemExit("this module ran")

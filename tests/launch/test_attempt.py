@@ -14,11 +14,11 @@ import pytest
 from asyncgrpo.config import load_recipe, load_resolved
 from asyncgrpo.errors import RunError, ServerError
 from asyncgrpo.launch.account import account
+from asyncgrpo.launch.attempt import Outcome, Session
 from asyncgrpo.launch.prepare import prepare
+from asyncgrpo.launch.processes.spec import ProcessSpec
 from asyncgrpo.launch.run_dir import RunDirectory, create
-from asyncgrpo.launch.session import Outcome, Session
-from asyncgrpo.launch.spec import ProcessSpec
-from asyncgrpo.launch.view import LineView
+from asyncgrpo.launch.view.view import LineView
 from tests.fake_vllm import FakeServer
 
 GOES = "print('nothing left to generate')"  # a worker may end before the trainer

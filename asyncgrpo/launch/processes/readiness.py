@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from asyncgrpo.config import Config
 from asyncgrpo.errors import ServerError
-from asyncgrpo.launch import logs
-from asyncgrpo.launch.process import Process
+from asyncgrpo.launch.processes import logs
+from asyncgrpo.launch.processes.process import Process
 from asyncgrpo.server.capabilities import Capabilities, check, probe
 from asyncgrpo.server.client import ServerClient
 
