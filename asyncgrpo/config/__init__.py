@@ -5,13 +5,13 @@ recipe.yaml --load_recipe--> LoadedRecipe --resolve--> Config --write_resolved--
                              LoadedRecipe <--reload------------------------------ config.json
 """
 
-from asyncgrpo.config.base import known
 from asyncgrpo.config.derive import Derivation, Derived, Facts, derive
 from asyncgrpo.config.facts import local_facts
 from asyncgrpo.config.load import LoadedRecipe, load_recipe, reload, resolve
 from asyncgrpo.config.resolved import load_resolved, write_resolved
-from asyncgrpo.config.rollout import RewardSource
-from asyncgrpo.config.tree import Config
+from asyncgrpo.config.sections.base import known
+from asyncgrpo.config.sections.rollout import RewardSource
+from asyncgrpo.config.sections.tree import Config
 
 __all__ = [
     "Config",

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from asyncgrpo.config.describe import sections_at
 from asyncgrpo.config.problems import Key
-from asyncgrpo.config.tree import Config, leaf, with_leaf
+from asyncgrpo.config.sections.tree import Config, leaf, with_leaf
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import annotated_types
 from pydantic.fields import FieldInfo
 
-from asyncgrpo.config.base import Section
 from asyncgrpo.config.problems import Key
+from asyncgrpo.config.sections.base import Section
 
 _WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 

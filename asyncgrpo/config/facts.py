@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from asyncgrpo.config.derive import Facts
-from asyncgrpo.config.tree import Config
+from asyncgrpo.config.sections.tree import Config
 from asyncgrpo.errors import ConfigError
 
 FLOAT32_BYTES, HALF_BYTES = 4, 2

@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from asyncgrpo.config import not_yet, rules
-from asyncgrpo.config.check import check_fields
 from asyncgrpo.config.derive import Derivation, Facts, derive, undo
-from asyncgrpo.config.merge import EXTENDS, Layer, keys_of, merge, origin_of, read_layers
-from asyncgrpo.config.paths import Resolver
 from asyncgrpo.config.problems import Key, Origin, Problem, config_error, dotted
+from asyncgrpo.config.reading.check import check_fields
+from asyncgrpo.config.reading.merge import EXTENDS, Layer, keys_of, merge, origin_of, read_layers
+from asyncgrpo.config.reading.paths import Resolver
+from asyncgrpo.config.reading.yaml_text import parse_mapping
 from asyncgrpo.config.resolved import read_document
-from asyncgrpo.config.rule import Flags
-from asyncgrpo.config.tree import Config
-from asyncgrpo.config.yaml_text import parse_mapping
+from asyncgrpo.config.rules import not_yet, rules
+from asyncgrpo.config.rules.rule import Flags
+from asyncgrpo.config.sections.tree import Config
 
 
 @dataclass(frozen=True)

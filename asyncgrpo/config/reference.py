@@ -11,14 +11,14 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from asyncgrpo.config.base import Section
-from asyncgrpo.config.data import DataSource
 from asyncgrpo.config.derive import keys_derived
 from asyncgrpo.config.describe import annotation_of, describe, sections_at
-from asyncgrpo.config.not_yet import NOT_YET
 from asyncgrpo.config.problems import dotted
-from asyncgrpo.config.rollout import RewardSource
-from asyncgrpo.config.tree import Config
+from asyncgrpo.config.rules.not_yet import NOT_YET
+from asyncgrpo.config.sections.base import Section
+from asyncgrpo.config.sections.data import DataSource
+from asyncgrpo.config.sections.rollout import RewardSource
+from asyncgrpo.config.sections.tree import Config
 
 INTRODUCTION = """\
 # Configuration

@@ -13,7 +13,7 @@ from typing import Any, cast
 from pydantic import ValidationError
 
 from asyncgrpo.config.derive import Derived
-from asyncgrpo.config.tree import Config
+from asyncgrpo.config.sections.tree import Config
 from asyncgrpo.errors import CheckpointError
 
 

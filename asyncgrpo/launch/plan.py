@@ -13,7 +13,7 @@ from pathlib import Path
 
 from asyncgrpo.channel.shares import Share
 from asyncgrpo.config import Config
-from asyncgrpo.config.base import known
+from asyncgrpo.config.sections.base import known
 from asyncgrpo.launch.processes.spec import ProcessSpec, Ready
 from asyncgrpo.server.command import cuda_visible_devices, server_command
 

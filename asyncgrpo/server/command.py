@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from asyncgrpo.config import Config, known
-from asyncgrpo.config.base import Devices
-from asyncgrpo.config.model import LORA_RANK_LIMITS
+from asyncgrpo.config.sections.base import Devices
+from asyncgrpo.config.sections.model import LORA_RANK_LIMITS
 from asyncgrpo.errors import ConfigError
 from asyncgrpo.server.vllm_plugin import BACKEND as FOLDER_BACKEND
 

@@ -17,7 +17,7 @@ from torch.nn.utils import clip_grads_with_norm_
 from torch.optim import Optimizer
 from transformers.optimization import Adafactor, get_scheduler
 
-from asyncgrpo.config.trainer import TrainerConfig
+from asyncgrpo.config.sections.trainer import TrainerConfig
 from asyncgrpo.errors import ConfigError, RunError
 
 MOST_SKIPPED_IN_A_ROW: Final = 3

@@ -18,7 +18,7 @@ import torch
 import transformers
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
-from asyncgrpo.config.rollout import RolloutConfig
+from asyncgrpo.config.sections.rollout import RolloutConfig
 from asyncgrpo.rollout.chat.chat import Chat
 from asyncgrpo.rollout.group import TurnRecord
 from asyncgrpo.rollout.tools.tools import schema_of

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from asyncgrpo.config.rollout import RolloutConfig
+from asyncgrpo.config.sections.rollout import RolloutConfig
 from asyncgrpo.rollout.chat.chat import Chat
 from asyncgrpo.rollout.chat.reply_parsing import CallStyle, parse_reply
 from asyncgrpo.rollout.tools.tools import schema_of

@@ -10,7 +10,7 @@ from torch import nn
 from transformers import Trainer, TrainingArguments
 from transformers.optimization import get_scheduler
 
-from asyncgrpo.config.trainer import TrainerConfig
+from asyncgrpo.config.sections.trainer import TrainerConfig
 from asyncgrpo.errors import ConfigError, RunError
 from asyncgrpo.training.optimizer import (
     OPTIMIZERS,

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import msgspec
 
-from asyncgrpo.config.data import DataSource
+from asyncgrpo.config.sections.data import DataSource
 from asyncgrpo.errors import DataError
 from asyncgrpo.rollout.data.dataset_files import DEFAULT_SPLIT
 from asyncgrpo.rollout.data.prompts import Prompts

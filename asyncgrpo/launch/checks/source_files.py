@@ -9,7 +9,7 @@ import ast
 import importlib.util
 from pathlib import Path
 
-from asyncgrpo.config.paths import not_defined
+from asyncgrpo.config.reading.paths import not_defined
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 

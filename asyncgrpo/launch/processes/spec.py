@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from asyncgrpo.config.secret_names import SECRET
+from asyncgrpo.config.rules.secret_names import SECRET
 
 MASK = "********"
 

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 from jaxtyping import Int32
 
-from asyncgrpo.config.rollout import RolloutConfig
+from asyncgrpo.config.sections.rollout import RolloutConfig
 from asyncgrpo.errors import DataError
 from asyncgrpo.records import FinishReason
 from asyncgrpo.rollout.chat.context_room import SHORT, cannot_fit

@@ -11,7 +11,7 @@
 from pathlib import Path
 from typing import Any
 
-from asyncgrpo.config.data import DataSource
+from asyncgrpo.config.sections.data import DataSource
 from asyncgrpo.errors import DataError
 
 DEFAULT_SPLIT: str = DataSource.model_fields["split"].default

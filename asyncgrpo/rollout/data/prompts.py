@@ -14,7 +14,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 from jaxtyping import Int64
 
-from asyncgrpo.config.data import DataSource
+from asyncgrpo.config.sections.data import DataSource
 from asyncgrpo.errors import DataError
 from asyncgrpo.rollout.data.dataset_files import open_dataset
 from asyncgrpo.rollout.data.row_mapping import Prompt, RowError, RowMapping

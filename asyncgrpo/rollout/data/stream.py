@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from asyncgrpo.config.data import DataSource
+from asyncgrpo.config.sections.data import DataSource
 from asyncgrpo.errors import DataError
 from asyncgrpo.rollout.data.row_mapping import Prompt, RowMapping
 from asyncgrpo.rollout.hooks.threads import in_daemon_thread

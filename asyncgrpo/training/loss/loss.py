@@ -34,7 +34,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from asyncgrpo.config.loss import LossConfig
+from asyncgrpo.config.sections.loss import LossConfig
 from asyncgrpo.errors import DataError
 from asyncgrpo.training.loss.correction import (
     LOG_RATIO_LIMIT,

@@ -30,7 +30,7 @@ from transformers import PreTrainedTokenizerBase as Tokenizer
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
 from asyncgrpo.config import Config
-from asyncgrpo.config.model import ModelConfig, PeftConfig
+from asyncgrpo.config.sections.model import ModelConfig, PeftConfig
 from asyncgrpo.errors import CheckpointError, ConfigError
 from asyncgrpo.sync.tensors import ADAPTER_FILE, adapter_state
 from asyncgrpo.training.attention.attention_backends import choose_backends

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncgrpo.config.data import DataSource
+from asyncgrpo.config.sections.data import DataSource
 from asyncgrpo.launch.checks import prompts_file
 from asyncgrpo.launch.checks.prompts_file import Look
 

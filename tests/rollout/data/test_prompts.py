@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncgrpo.config.data import DataConfig
+from asyncgrpo.config.sections.data import DataConfig
 from asyncgrpo.errors import DataError
 from asyncgrpo.rollout.data.prompts import Prompts, load_prompts, permutation
 from asyncgrpo.rollout.data.row_mapping import template_columns

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.training.test_loss import V, scores_of, softmax
 
-from asyncgrpo.config.loss import LossConfig
+from asyncgrpo.config.sections.loss import LossConfig
 from asyncgrpo.packing.row import build_row
 from asyncgrpo.records import NO_TOKEN, Sample, SampleKey
 from asyncgrpo.training.loss.correction import Correction, Kind, Surroundings

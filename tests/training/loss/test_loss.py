@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from asyncgrpo.config.loss import LossConfig
+from asyncgrpo.config.sections.loss import LossConfig
 from asyncgrpo.errors import DataError
 from asyncgrpo.packing.row import build_row
 from asyncgrpo.records import NO_TOKEN, Sample, SampleKey

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from asyncgrpo.config.base import (
+from asyncgrpo.config.sections.base import (
     Auto,
     Devices,
     Dtype,

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Strict
 
-from asyncgrpo.config.base import PositiveInt, Section
+from asyncgrpo.config.sections.base import PositiveInt, Section
 
 
 def _as_list(value: object) -> object:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from asyncgrpo.config.problems import Key
-from asyncgrpo.config.tree import Config
+from asyncgrpo.config.sections.tree import Config
 
 
 @dataclass(frozen=True)

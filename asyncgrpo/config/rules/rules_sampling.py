@@ -3,8 +3,8 @@
 `top_k` bounds that set, so that the server can tell it; `top_p` and `min_p` alone do not.
 """
 
-from asyncgrpo.config.rule import Flags, rule
-from asyncgrpo.config.tree import Config
+from asyncgrpo.config.rules.rule import Flags, rule
+from asyncgrpo.config.sections.tree import Config
 
 
 @rule("rollout.top_k", "rollout.top_p", "rollout.min_p")

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from asyncgrpo.config import Config, RewardSource, known
 from asyncgrpo.config.describe import annotation_of, sections_at
-from asyncgrpo.config.model import PeftConfig
+from asyncgrpo.config.sections.model import PeftConfig
 
 REQUIRED = object()
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from asyncgrpo.config import Config
-from asyncgrpo.config.not_yet import NOT_YET, refusals
 from asyncgrpo.config.problems import dotted
+from asyncgrpo.config.rules.not_yet import NOT_YET, refusals
 from asyncgrpo.errors import ConfigError
 from tests.config.recipe_files import load
 

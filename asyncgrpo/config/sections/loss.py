@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from asyncgrpo.config.base import NonNegativeFloat, NonNegativeInt, PositiveFloat, Section
+from asyncgrpo.config.sections.base import NonNegativeFloat, NonNegativeInt, PositiveFloat, Section
 
 
 class LossConfig(Section):

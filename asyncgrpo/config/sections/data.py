@@ -1,6 +1,6 @@
 """`data`: where prompts come from, and how a row becomes one."""
 
-from asyncgrpo.config.base import PositiveInt, Section
+from asyncgrpo.config.sections.base import PositiveInt, Section
 
 
 class DataSource(Section):

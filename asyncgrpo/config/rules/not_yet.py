@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from asyncgrpo.config.problems import Key, dotted, shown
-from asyncgrpo.config.tree import Config, leaf
+from asyncgrpo.config.sections.tree import Config, leaf
 
 Accepts = Callable[[object], bool]
 

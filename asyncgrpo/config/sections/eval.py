@@ -1,6 +1,6 @@
 """`eval`: the held-out split, scored while training."""
 
-from asyncgrpo.config.base import NonNegativeFloat, PositiveInt, Section
+from asyncgrpo.config.sections.base import NonNegativeFloat, PositiveInt, Section
 
 
 class EvalConfig(Section):

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import BeforeValidator, Field, Strict, model_validator
 
-from asyncgrpo.config.base import (
+from asyncgrpo.config.sections.base import (
     Fraction,
     Kwargs,
     NonNegativeFloat,

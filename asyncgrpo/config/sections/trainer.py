@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from asyncgrpo.config.base import (
+from asyncgrpo.config.sections.base import (
     Auto,
     Devices,
     NonNegativeFloat,

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from asyncgrpo.config.rules import RULES
-from asyncgrpo.config.rules_training import OWN_KEYWORDS
+from asyncgrpo.config.rules.rules import RULES
+from asyncgrpo.config.rules.rules_training import OWN_KEYWORDS
 from asyncgrpo.errors import ConfigError
 from tests.config.recipe_files import load
 

@@ -5,9 +5,9 @@ import string
 from collections.abc import Mapping
 from urllib.parse import SplitResult, urlsplit
 
-from asyncgrpo.config.rule import Flags, flag_name, rule
-from asyncgrpo.config.secret_names import SECRET
-from asyncgrpo.config.tree import Config
+from asyncgrpo.config.rules.rule import Flags, flag_name, rule
+from asyncgrpo.config.rules.secret_names import SECRET
+from asyncgrpo.config.sections.tree import Config
 
 LOOPBACK = re.compile(r"localhost|127(\.\d+){3}|::1|\[::1\]")
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncgrpo.config.yaml_text import parse_mapping, parse_value
+from asyncgrpo.config.reading.yaml_text import parse_mapping, parse_value
 
 TEXT = """\
 # a comment

@@ -1,6 +1,6 @@
 """`checkpoint`: what is saved while training, and how often."""
 
-from asyncgrpo.config.base import PositiveInt, Section
+from asyncgrpo.config.sections.base import PositiveInt, Section
 
 
 class CheckpointConfig(Section):

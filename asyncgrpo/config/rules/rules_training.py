@@ -1,9 +1,9 @@
 """Rules about the model, the trainer, the loss, sync and checkpoints."""
 
-from asyncgrpo.config.model import LORA_RANK_LIMITS
-from asyncgrpo.config.rule import Flags, extra_flag, rule
-from asyncgrpo.config.secret_names import SECRET
-from asyncgrpo.config.tree import Config
+from asyncgrpo.config.rules.rule import Flags, extra_flag, rule
+from asyncgrpo.config.rules.secret_names import SECRET
+from asyncgrpo.config.sections.model import LORA_RANK_LIMITS
+from asyncgrpo.config.sections.tree import Config
 
 GPU_BACKENDS = ("varlen", "flash_attn")
 DECAYING = ("linear", "cosine", "cosine_with_restarts", "polynomial")

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from asyncgrpo.config.base import Auto, EnvironmentVariable, Port, PositiveInt, Section
+from asyncgrpo.config.sections.base import Auto, EnvironmentVariable, Port, PositiveInt, Section
 
 
 class RouterConfig(Section):

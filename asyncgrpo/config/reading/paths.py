@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from asyncgrpo.config.merge import Merged, origin_of, value_at
 from asyncgrpo.config.problems import Key, Origin, nearest
+from asyncgrpo.config.reading.merge import Merged, origin_of, value_at
 
 HUB_OR_PATH: tuple[Key, ...] = (
     ("model", "name_or_path"),

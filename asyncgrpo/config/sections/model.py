@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, Strict
 
-from asyncgrpo.config.base import (
+from asyncgrpo.config.sections.base import (
     Dtype,
     Fraction,
     Kwargs,

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from asyncgrpo.config.problems import Key, Origin, Problem, dotted, shown
-from asyncgrpo.config.yaml_text import Parsed, parse_mapping, parse_value
+from asyncgrpo.config.reading.yaml_text import Parsed, parse_mapping, parse_value
 
 Tree = dict[str, Any]
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncgrpo.config.merge import Layer, merge
 from asyncgrpo.config.problems import Origin
+from asyncgrpo.config.reading.merge import Layer, merge
 from asyncgrpo.errors import ConfigError
 from tests.config.recipe_files import VALID, load, write
 

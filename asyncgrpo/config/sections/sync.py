@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from asyncgrpo.config.base import Auto, PositiveFloat, PositiveInt, Section
+from asyncgrpo.config.sections.base import Auto, PositiveFloat, PositiveInt, Section
 
 
 class SyncConfig(Section):

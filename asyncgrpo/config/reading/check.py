@@ -15,9 +15,9 @@ from typing import Any, cast
 from pydantic import ValidationError
 
 from asyncgrpo.config.describe import annotation_at, choices, describe, sections_at
-from asyncgrpo.config.merge import Merged, Tree, keys_of, origin_of, value_at
 from asyncgrpo.config.problems import Key, Origin, Problem, dotted, nearest, shown
-from asyncgrpo.config.tree import Config
+from asyncgrpo.config.reading.merge import Merged, Tree, keys_of, origin_of, value_at
+from asyncgrpo.config.sections.tree import Config
 
 _PLACEHOLDER = "-"  # stands in for a required text that is missing or wrong
 

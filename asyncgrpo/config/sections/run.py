@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from asyncgrpo.config.base import PositiveFloat, Section
+from asyncgrpo.config.sections.base import PositiveFloat, Section
 
 
 class RunConfig(Section):

@@ -10,10 +10,10 @@ configuration; a value that is still to be derived (null, auto) breaks none.
 
 from collections.abc import Iterator
 
-from asyncgrpo.config import rules_rollout, rules_sampling, rules_training
 from asyncgrpo.config.problems import Key
-from asyncgrpo.config.rule import RULES, Flags
-from asyncgrpo.config.tree import Config
+from asyncgrpo.config.rules import rules_rollout, rules_sampling, rules_training
+from asyncgrpo.config.rules.rule import RULES, Flags
+from asyncgrpo.config.sections.tree import Config
 
 __all__ = ["RULES", "broken", "rules_rollout", "rules_sampling", "rules_training"]
 

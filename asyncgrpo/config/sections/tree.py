@@ -3,20 +3,20 @@
 Config ── model data rollout server router trainer loss sync checkpoint tracking eval run
 """
 
-from asyncgrpo.config.base import Section
-from asyncgrpo.config.checkpoint import CheckpointConfig
-from asyncgrpo.config.data import DataConfig
-from asyncgrpo.config.eval import EvalConfig
-from asyncgrpo.config.loss import LossConfig
-from asyncgrpo.config.model import ModelConfig
 from asyncgrpo.config.problems import Key
-from asyncgrpo.config.rollout import RolloutConfig
-from asyncgrpo.config.router import RouterConfig
-from asyncgrpo.config.run import RunConfig
-from asyncgrpo.config.server import ServerConfig
-from asyncgrpo.config.sync import SyncConfig
-from asyncgrpo.config.tracking import TrackingConfig
-from asyncgrpo.config.trainer import TrainerConfig
+from asyncgrpo.config.sections.base import Section
+from asyncgrpo.config.sections.checkpoint import CheckpointConfig
+from asyncgrpo.config.sections.data import DataConfig
+from asyncgrpo.config.sections.eval import EvalConfig
+from asyncgrpo.config.sections.loss import LossConfig
+from asyncgrpo.config.sections.model import ModelConfig
+from asyncgrpo.config.sections.rollout import RolloutConfig
+from asyncgrpo.config.sections.router import RouterConfig
+from asyncgrpo.config.sections.run import RunConfig
+from asyncgrpo.config.sections.server import ServerConfig
+from asyncgrpo.config.sections.sync import SyncConfig
+from asyncgrpo.config.sections.tracking import TrackingConfig
+from asyncgrpo.config.sections.trainer import TrainerConfig
 
 
 class Config(Section):
