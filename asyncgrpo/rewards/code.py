@@ -27,9 +27,9 @@ from typing import Any, cast
 from asyncgrpo.errors import HookError
 from asyncgrpo.rewards.completion import Completion, after_reasoning, text_of
 from asyncgrpo.rewards.needs import needs
-from asyncgrpo.rewards.sandbox.limits import Limits
-from asyncgrpo.rewards.sandbox.pool import Sandbox
-from asyncgrpo.rewards.sandbox.protocol import OK, PASSED, UNSUPPORTED
+from asyncgrpo.sandbox.limits import Limits
+from asyncgrpo.sandbox.pool import Sandbox
+from asyncgrpo.sandbox.protocol import OK, PASSED, UNSUPPORTED
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from asyncgrpo.errors import HookError
 from asyncgrpo.rewards import code_reward
 from asyncgrpo.rewards.code import Asserts, Runs, program_of
 from asyncgrpo.rewards.code import tests_of as parsed
-from asyncgrpo.rewards.sandbox import landlock
+from asyncgrpo.sandbox import landlock
 
 confined = pytest.mark.skipif(landlock.version() == 0, reason="this kernel has no Landlock")
 ADD = "def add(a, b):\n    return a + b"
@@ -260,7 +260,7 @@ async def test_a_test_that_needs_its_own_object_inside_the_program_scores_nothin
         pytest.param("from unittest.mock import _ANY as add", id="a class equal to all"),
         pytest.param(
             "import sys\nsys.settrace(lambda *a: None)\n"
-            "import asyncgrpo.rewards.sandbox.judge as j\nj._verdict = lambda *a: 'passed'\n"
+            "import asyncgrpo.sandbox.judge as j\nj._verdict = lambda *a: 'passed'\n"
             "def add(a, b): return 9",
             id="patches the judge",
         ),
@@ -284,7 +284,7 @@ async def test_tests_that_passed_before_the_time_ran_out_count_with_partial():
 
 
 async def test_a_machine_that_cannot_confine_is_named(monkeypatch):
-    from asyncgrpo.rewards.sandbox import confine, pool
+    from asyncgrpo.sandbox import confine, pool
 
     monkeypatch.setattr(confine.landlock, "version", lambda: 0)
     with pytest.raises(HookError, match=r"no Landlock .*without_landlock"):

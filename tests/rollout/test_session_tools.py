@@ -180,9 +180,9 @@ async def test_megabytes_from_a_tool_cost_their_rollout_at_once_and_the_tool_is_
 
 async def test_what_rewards_see_of_a_conversation(server, data_path):
     server.state.script = replies(lambda *_: "Adding. " + call("add", a=1, b=2), "It is 3.")
-    hooks.KEPT.clear()
+    user_hooks.KEPT.clear()
     await rolled(server, recipe(server, data_path, [f"{HOOKS}:keeps_completions"]))
-    (completion, completion_ids), *_ = hooks.KEPT
+    (completion, completion_ids), *_ = user_hooks.KEPT
     assert completion == [
         {
             "role": "assistant",
@@ -385,12 +385,12 @@ async def test_without_a_dataset_reset_makes_the_prompts_one_for_each_group(serv
 
 async def test_what_reset_says_follows_the_datasets_prompt_and_reaches_rewards(server, data_path):
     server.state.script = replies("Done.")
-    hooks.KEPT.clear()
+    user_hooks.KEPT.clear()
     cfg = with_environment(server, data_path, "Talker", [f"{HOOKS}:keeps_prompts"])
     trainer = await rolled(server, cfg)
     shown = {heard(sample.input_ids) for group in trainer.groups for sample in group.samples}
     assert all("+ 1? Go!<|im_end|>" in text for text in shown)
-    assert {prompt[-1]["content"] for prompt in hooks.KEPT} == {
+    assert {prompt[-1]["content"] for prompt in user_hooks.KEPT} == {
         f"What is {i} + 1? Go!" for i in range(6)
     }
 

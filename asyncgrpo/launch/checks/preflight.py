@@ -34,8 +34,8 @@ from asyncgrpo.launch.checks import (
 )
 from asyncgrpo.launch.checks.source_files import not_in_module
 from asyncgrpo.launch.machine import cpu_cores, cuda_count, is_free
-from asyncgrpo.rewards.sandbox.confine import missing
 from asyncgrpo.rollout.tools.environment_kind import COLUMN
+from asyncgrpo.sandbox.confine import missing
 
 WEIGHT_FILES = ("*.safetensors", "*.bin", "*.gguf")
 SMALLEST_SPACE = 256 * 2**20  # bytes: logs, metrics, adapters

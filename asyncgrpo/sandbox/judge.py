@@ -15,10 +15,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
-from asyncgrpo.rewards.sandbox import frames, values
-from asyncgrpo.rewards.sandbox.candidate import MODULE
-from asyncgrpo.rewards.sandbox.protocol import PASSED, UNSUPPORTED
-from asyncgrpo.rewards.sandbox.values import Wire
+from asyncgrpo.sandbox import frames, values
+from asyncgrpo.sandbox.candidate import MODULE
+from asyncgrpo.sandbox.protocol import PASSED, UNSUPPORTED
+from asyncgrpo.sandbox.values import Wire
 
 
 class _UnsupportedError(Exception):

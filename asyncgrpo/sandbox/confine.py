@@ -8,14 +8,9 @@ import os
 import resource
 import signal
 
-from asyncgrpo.rewards.sandbox import landlock, seccomp
-from asyncgrpo.rewards.sandbox.kernel import (
-    PR_SET_NO_NEW_PRIVS,
-    PR_SET_PDEATHSIG,
-    drop_capabilities,
-    prctl,
-)
-from asyncgrpo.rewards.sandbox.limits import FILE_MB, OPEN_FILES, Limits
+from asyncgrpo.sandbox import landlock, seccomp
+from asyncgrpo.sandbox.kernel import PR_SET_NO_NEW_PRIVS, PR_SET_PDEATHSIG, drop_capabilities, prctl
+from asyncgrpo.sandbox.limits import FILE_MB, OPEN_FILES, Limits
 
 MB = 1 << 20
 

@@ -16,8 +16,8 @@ import errno
 import os
 import struct
 
-from asyncgrpo.rewards.sandbox.kernel import PR_SET_PDEATHSIG, PR_SET_SECCOMP, prctl
-from asyncgrpo.rewards.sandbox.kernel import SECCOMP_MODE_FILTER as FILTER
+from asyncgrpo.sandbox.kernel import PR_SET_PDEATHSIG, PR_SET_SECCOMP, prctl
+from asyncgrpo.sandbox.kernel import SECCOMP_MODE_FILTER as FILTER
 
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 NEWEST = 462  # later calls are unknown here; also beyond all x32 calls' bit

@@ -20,10 +20,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from asyncgrpo.errors import HookError
-from asyncgrpo.rewards.sandbox import frames
-from asyncgrpo.rewards.sandbox.confine import missing
-from asyncgrpo.rewards.sandbox.limits import Limits
-from asyncgrpo.rewards.sandbox.protocol import READY
+from asyncgrpo.sandbox import frames
+from asyncgrpo.sandbox.confine import missing
+from asyncgrpo.sandbox.limits import Limits
+from asyncgrpo.sandbox.protocol import READY
 
 START_TIMEOUT_S = 60.0
 GRACE_S = 10.0  # beyond a check's own limits, on a busy machine
@@ -111,7 +111,7 @@ class _Launcher:
         self._root = tempfile.mkdtemp(prefix="asyncgrpo-code-")
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         mode = "without_landlock" if without_landlock else "whole"
-        command = [sys.executable, "-I", "-m", "asyncgrpo.rewards.sandbox.launcher"]
+        command = [sys.executable, "-I", "-m", "asyncgrpo.sandbox.launcher"]
         with theirs:
             self._process = subprocess.Popen(
                 [*command, str(theirs.fileno()), self._root, mode],

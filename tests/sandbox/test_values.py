@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncgrpo.rewards.sandbox.frames import HEADER, pack
-from asyncgrpo.rewards.sandbox.values import decode, encode
+from asyncgrpo.sandbox.frames import HEADER, pack
+from asyncgrpo.sandbox.values import decode, encode
 
 
 def crossed(value):

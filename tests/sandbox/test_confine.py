@@ -16,9 +16,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from asyncgrpo.rewards.sandbox import landlock
-from asyncgrpo.rewards.sandbox.limits import Limits
-from asyncgrpo.rewards.sandbox.pool import Sandbox
+from asyncgrpo.sandbox import landlock
+from asyncgrpo.sandbox.limits import Limits
+from asyncgrpo.sandbox.pool import Sandbox
 
 pytestmark = pytest.mark.skipif(landlock.version() == 0, reason="this kernel has no Landlock")
 
@@ -315,7 +315,7 @@ async def test_nothing_is_left_behind_when_the_launcher_is_killed(sandbox):
 WORKER = """
 import asyncio
 import psutil
-from asyncgrpo.rewards.sandbox.pool import Limits, Sandbox
+from asyncgrpo.sandbox.pool import Limits, Sandbox
 
 async def main():
     sandbox = Sandbox()

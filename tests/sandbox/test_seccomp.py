@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncgrpo.rewards.sandbox import seccomp
-from asyncgrpo.rewards.sandbox.seccomp import ARCHITECTURES, NEWEST, instructions
+from asyncgrpo.sandbox import seccomp
+from asyncgrpo.sandbox.seccomp import ARCHITECTURES, NEWEST, instructions
 
 PID = 4321
 REFUSED, UNKNOWN = errno.EPERM, errno.ENOSYS

@@ -23,10 +23,10 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import IO, Any, NoReturn, cast
 
-from asyncgrpo.rewards.sandbox import candidate, frames, judge
-from asyncgrpo.rewards.sandbox.confine import confine
-from asyncgrpo.rewards.sandbox.limits import FOLDER_MB, Limits
-from asyncgrpo.rewards.sandbox.protocol import FAILED, OK, TIMEOUT, TOO_MUCH
+from asyncgrpo.sandbox import candidate, frames, judge
+from asyncgrpo.sandbox.confine import confine
+from asyncgrpo.sandbox.limits import FOLDER_MB, Limits
+from asyncgrpo.sandbox.protocol import FAILED, OK, TIMEOUT, TOO_MUCH
 
 DISK_CHECK_S = 0.1
 BLOCK, SMALLEST_FILE = 512, 4096  # bytes

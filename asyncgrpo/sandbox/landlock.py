@@ -12,7 +12,7 @@ import sysconfig
 from functools import cache
 from pathlib import Path
 
-from asyncgrpo.rewards.sandbox.kernel import syscall
+from asyncgrpo.sandbox.kernel import syscall
 
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446  # the same on all architectures
 VERSION_FLAG = 1

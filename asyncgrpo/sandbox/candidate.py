@@ -13,8 +13,8 @@ import sys
 from collections.abc import Callable
 from typing import IO, Any
 
-from asyncgrpo.rewards.sandbox import frames, values
-from asyncgrpo.rewards.sandbox.values import Wire
+from asyncgrpo.sandbox import frames, values
+from asyncgrpo.sandbox.values import Wire
 
 MODULE = "solution"
 

@@ -1,6 +1,6 @@
 """The process that forks checks: Python is started once, not once per program.
 
-    python -m asyncgrpo.rewards.sandbox.launcher SOCKET_FD FOLDER
+    python -m asyncgrpo.sandbox.launcher SOCKET_FD FOLDER
 
 takes      two sockets per check, over SOCKET_FD: control and tests
 gives      "ready" once, or why this machine cannot confine; then nothing, checks answer themselves
@@ -18,11 +18,11 @@ import sys
 
 import setproctitle
 
-from asyncgrpo.rewards.sandbox import check, landlock
-from asyncgrpo.rewards.sandbox.confine import confine
-from asyncgrpo.rewards.sandbox.kernel import PR_SET_PDEATHSIG, prctl
-from asyncgrpo.rewards.sandbox.limits import Limits
-from asyncgrpo.rewards.sandbox.protocol import READY
+from asyncgrpo.sandbox import check, landlock
+from asyncgrpo.sandbox.confine import confine
+from asyncgrpo.sandbox.kernel import PR_SET_PDEATHSIG, prctl
+from asyncgrpo.sandbox.limits import Limits
+from asyncgrpo.sandbox.protocol import READY
 
 
 def main() -> None:
