@@ -53,4 +53,4 @@ docs: setup  ## write the generated reference pages again
 	$(BIN)/python -m asyncgrpo.command_reference > docs/commands.md
 
 bench: setup  ## every benchmark; a table, and bench/results.json
-	$(BIN)/python -m asyncgrpo.bench
+	$(BIN)/python -m tests.bench

@@ -2,7 +2,7 @@
 
 import pytest
 
-from asyncgrpo.bench.api_server import Burst, figures
+from tests.bench.api_server import Burst, figures
 
 
 def burst(*, wall_s: float, server_us: float = 50.0) -> Burst:

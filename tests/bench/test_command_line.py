@@ -2,7 +2,7 @@
 
 import pytest
 
-from asyncgrpo.bench import command_line
+from tests.bench import command_line
 
 
 def test_help_and_validate_are_judged_by_their_ceilings(monkeypatch: pytest.MonkeyPatch):

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from asyncgrpo.bench import __main__ as bench
-from asyncgrpo.bench.__main__ import main, table
-from asyncgrpo.bench.figure import Figure, child_cpu_seconds, cpu_seconds
+from tests.bench import __main__ as bench
+from tests.bench.__main__ import main, table
+from tests.bench.figure import Figure, child_cpu_seconds, cpu_seconds
 
 
 @pytest.mark.parametrize(
@@ -51,9 +51,7 @@ def test_a_benchmark_has_a_number_and_a_name(capsys, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("name", bench.NAMES.values())
 def test_every_benchmark_has_a_module(name):
-    assert callable(
-        importlib.import_module(f"asyncgrpo.bench.{bench.MODULES.get(name, name)}").measure
-    )
+    assert callable(importlib.import_module(f"tests.bench.{bench.MODULES.get(name, name)}").measure)
 
 
 def test_the_table_has_a_row_per_figure():

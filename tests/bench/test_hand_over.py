@@ -2,8 +2,8 @@
 
 import pytest
 
-from asyncgrpo.bench import hand_over
-from asyncgrpo.bench.hand_over import Cost, figures
+from tests.bench import hand_over
+from tests.bench.hand_over import Cost, figures
 
 
 def test_the_bar_is_for_both_sides_together():

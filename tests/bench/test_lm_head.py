@@ -7,7 +7,7 @@ import msgspec
 import pytest
 import torch
 
-from asyncgrpo.bench import lm_head
+from tests.bench import lm_head
 
 
 def test_both_variants_compute_the_same(monkeypatch: pytest.MonkeyPatch):
@@ -38,7 +38,7 @@ def test_the_bar_is_an_eighth_of_what_full_logits_take(monkeypatch: pytest.Monke
 
 
 def test_a_variant_is_measured_in_a_process_of_its_own():
-    small = "from asyncgrpo.bench import lm_head as b; b.V, b.N, b.T, b.H = 20_000, 512, 256, 16; "
+    small = "from tests.bench import lm_head as b; b.V, b.N, b.T, b.H = 20_000, 512, 256, 16; "
     argv = [sys.executable, "-c", small + "b.main('full')"]  # fresh: no heap to use again
     output = subprocess.run(argv, check=True, capture_output=True).stdout
     measured = msgspec.json.decode(output.splitlines()[-1], type=lm_head.Measured)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from asyncgrpo.bench.memory import Memory, watch_run
+from tests.bench.memory import Memory, watch_run
 
 
 def test_growth_is_measured_after_the_warm_up():
@@ -14,7 +14,7 @@ def test_growth_is_measured_after_the_warm_up():
 
 @pytest.mark.timeout(1800)
 def test_worker_and_trainer_do_not_grow_over_a_hundred_steps():
-    """The 1,000 steps of `python -m asyncgrpo.bench B13` in small."""
+    """The 1,000 steps of `python -m tests.bench B13` in small."""
     watched = watch_run(100)
     assert set(watched) == {"worker", "trainer"}
     for name, memory in watched.items():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from asyncgrpo.bench.planner import Workload, _evenness, imbalance, plan
+from tests.bench.planner import Workload, _evenness, imbalance, plan
 
 SMALL = Workload(16, 32, 256, 2, trl_planned=1.0, trl_built=1.0)
 

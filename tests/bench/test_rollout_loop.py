@@ -2,13 +2,13 @@
 
 import pytest
 
-from asyncgrpo.bench import rollout_loop
-from asyncgrpo.bench.instant_server import answer
-from asyncgrpo.bench.rollout_loop import Case, Speed, figures, measure
 from asyncgrpo.records import SamplingParams
 from asyncgrpo.server.api import Endpoint
 from asyncgrpo.server.turns_json import completions_turn, generate_turn
 from asyncgrpo.server.turns_packed import packed_turn
+from tests.bench import rollout_loop
+from tests.bench.instant_server import answer
+from tests.bench.rollout_loop import Case, Speed, figures, measure
 
 
 @pytest.mark.parametrize("num_top", [0, 8])

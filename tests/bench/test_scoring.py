@@ -2,7 +2,7 @@
 
 import asyncio
 
-from asyncgrpo.bench import scoring
+from tests.bench import scoring
 
 
 def test_waiting_rewards_wait_together():

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from asyncgrpo.bench.tree import Decoder, flat_row, run_batch, run_row, samples_at
 from asyncgrpo.packing.row import build_row
+from tests.bench.tree import Decoder, flat_row, run_batch, run_row, samples_at
 
 
 def gradient(model, run) -> torch.Tensor:

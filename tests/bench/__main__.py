@@ -11,7 +11,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from asyncgrpo.bench.figure import Figure
+from tests.bench.figure import Figure
 
 NAMES = {
     "B1": "planner",
@@ -45,7 +45,7 @@ def main(names: list[str]) -> int:
 
 def run(name: str) -> list[Figure]:
     """The figures of one benchmark; its module is imported only here."""
-    return importlib.import_module(f"asyncgrpo.bench.{MODULES.get(name, name)}").measure()
+    return importlib.import_module(f"tests.bench.{MODULES.get(name, name)}").measure()
 
 
 def table(figures: list[Figure]) -> Table:

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from asyncgrpo.bench.figure import Figure, child_cpu_seconds
+from tests.bench.figure import Figure, child_cpu_seconds
 
 RECIPE = Path("recipes/demo.yaml")
 

@@ -27,7 +27,6 @@ from typing import NamedTuple
 import numpy as np
 import psutil
 
-from asyncgrpo.bench.figure import Figure
 from asyncgrpo.config import Config, derive, known
 from asyncgrpo.config.facts import local_facts
 from asyncgrpo.errors import ServerError
@@ -38,6 +37,7 @@ from asyncgrpo.launch.processes.process import Process
 from asyncgrpo.records import SamplingParams, TurnRequest
 from asyncgrpo.server.api import Endpoint
 from asyncgrpo.server.client import ServerClient
+from tests.bench.figure import Figure
 
 MODEL = Path("recipes/demo/base-model")  # 0.8 M parameters: the engine is no excuse
 REQUESTS, PROMPT, TOKENS = 48, 32, 256

@@ -1,6 +1,6 @@
 """A server that answers at once, always the same: what is left is the client's own work.
 
-    python -m asyncgrpo.bench.instant_server PORT TOKENS K
+    python -m tests.bench.instant_server PORT TOKENS K
 
 POST /asyncgrpo/generate   msgpack  \
 POST /inference/v1/generate   JSON   >  one answer each, made before the first request
@@ -47,7 +47,7 @@ def instant_server(tokens: int, num_top: int) -> Generator[str]:
     """
     port = free_port("127.0.0.1")
     numbers = (str(port), str(tokens), str(num_top))
-    process = subprocess.Popen([sys.executable, "-m", "asyncgrpo.bench.instant_server", *numbers])
+    process = subprocess.Popen([sys.executable, "-m", "tests.bench.instant_server", *numbers])
     try:
         _wait(process, port)
         yield f"http://127.0.0.1:{port}"

@@ -23,8 +23,8 @@ import msgspec
 import torch
 from torch import Tensor
 
-from asyncgrpo.bench.figure import Figure
 from asyncgrpo.training.head.lm_head import score_terms
+from tests.bench.figure import Figure
 
 V, N, T, K = 151_936, 4_096, 2_048, 8
 H = 256  # small, so that what is not a matrix product weighs more than in a real model
@@ -69,7 +69,7 @@ def measure() -> list[Figure]:
 
 def _in_a_process_of_its_own(variant: str) -> Measured:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    argv = [sys.executable, "-m", "asyncgrpo.bench.lm_head", variant]
+    argv = [sys.executable, "-m", "tests.bench.lm_head", variant]
     output = subprocess.run(argv, check=True, capture_output=True, env=environment).stdout
     return msgspec.json.decode(output.splitlines()[-1], type=Measured)
 

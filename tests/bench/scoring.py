@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from asyncgrpo.bench.figure import Figure
 from asyncgrpo.config import RewardSource
 from asyncgrpo.metrics.values import Recorder
 from asyncgrpo.records import FinishReason
@@ -27,6 +26,7 @@ from asyncgrpo.rollout.resolution import GROUPS_AT_ONCE, QUEUE_GROUPS, Resolutio
 from asyncgrpo.rollout.sampling.samples import draft_samples
 from asyncgrpo.rollout.scoring.advantages import group_advantages
 from asyncgrpo.rollout.scoring.scoring import RewardFunction
+from tests.bench.figure import Figure
 
 WAIT_S = 0.2
 GROUP, TOKENS = 8, 64

@@ -11,12 +11,12 @@ import statistics
 import time
 from dataclasses import dataclass
 
-from asyncgrpo.bench.figure import Figure
-from asyncgrpo.bench.groups import make_groups
 from asyncgrpo.packing.cost import TOKEN_COST
 from asyncgrpo.packing.planner import MicroBatch, PlannedRow, Planner
 from asyncgrpo.packing.row import build_row
 from asyncgrpo.records import Sample
+from tests.bench.figure import Figure
+from tests.bench.groups import make_groups
 
 GROUP_SIZE = 8
 REPEATS = 5  # at least

@@ -22,8 +22,8 @@ from pathlib import Path
 
 import psutil
 
-from asyncgrpo.bench.figure import Figure
 from asyncgrpo.launch.machine import free_port
+from tests.bench.figure import Figure
 
 STEPS = 1000
 MOST_GROWTH = 0.05

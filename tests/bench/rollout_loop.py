@@ -20,8 +20,6 @@ from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from asyncgrpo.bench.figure import Figure
-from asyncgrpo.bench.instant_server import LAST_ID, instant_server
 from asyncgrpo.channel.codec import encode
 from asyncgrpo.channel.messages import (
     Begin,
@@ -39,6 +37,8 @@ from asyncgrpo.rollout.inputs import Inputs
 from asyncgrpo.rollout.session import Session
 from asyncgrpo.server.api import Endpoint
 from asyncgrpo.server.client import ServerClient
+from tests.bench.figure import Figure
+from tests.bench.instant_server import LAST_ID, instant_server
 
 GROUP, AT_ONCE = 8, 64
 CONTEXT = 4096

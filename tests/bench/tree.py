@@ -23,11 +23,11 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, Qwen3Config
 
-from asyncgrpo.bench.figure import Figure
-from asyncgrpo.bench.groups import make_groups
 from asyncgrpo.packing.row import build_row
 from asyncgrpo.records import Row, Sample
 from asyncgrpo.training.attention.tree_attention import ATTENTION_NAME, RowAttention
+from tests.bench.figure import Figure
+from tests.bench.groups import make_groups
 
 VOCABULARY = 1024
 GROUP_SIZE = 8

@@ -24,14 +24,14 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from asyncgrpo.bench.figure import Figure
-from asyncgrpo.bench.groups import VOCABULARY, make_groups
 from asyncgrpo.channel.messages import Begin, Exhausted, GroupReady, Hello, Published, Stop
 from asyncgrpo.channel.sockets import TrainerLink, WorkerLink, link_address
 from asyncgrpo.records import Sample
 from asyncgrpo.training.intake.batches import BatchSettings
 from asyncgrpo.training.intake.inbox import Inbox, InboxSettings
 from asyncgrpo.training.intake.soundness import Inspector, SampleRules
+from tests.bench.figure import Figure
+from tests.bench.groups import VOCABULARY, make_groups
 
 GROUP, GROUPS = 8, 64
 PROMPT, ANSWER, K = 200, 1000, 8
@@ -88,7 +88,7 @@ def _hand_over(receive: Callable[[TrainerLink], int]) -> Cost:
     with tempfile.TemporaryDirectory(prefix="asyncgrpo-bench-") as folder:
         link = TrainerLink(Path(folder))
         worker = subprocess.Popen(
-            [sys.executable, "-m", "asyncgrpo.bench.hand_over", folder], stdout=subprocess.PIPE
+            [sys.executable, "-m", "tests.bench.hand_over", folder], stdout=subprocess.PIPE
         )
         start = time.process_time()
         taken = receive(link)

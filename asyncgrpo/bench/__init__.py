@@ -1,1 +1,0 @@
-"""Benchmarks: `python -m asyncgrpo.bench [NAME ...]`; one file each; CPU seconds or ratios."""
