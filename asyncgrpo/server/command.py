@@ -22,7 +22,7 @@ from asyncgrpo.server.vllm_plugin import BACKEND as FOLDER_BACKEND
 
 MODULE = "vllm.entrypoints.openai.api_server"  # the CPU build has no `vllm` command
 MIDDLEWARE = "asyncgrpo.server.packed.PackedEndpoint"
-GUARD = "asyncgrpo.server.guard.KeyGuard"
+GUARD = "asyncgrpo.server.key_guard.KeyGuard"
 SPARE_LORAS = 2  # beyond max_staleness: the current version, and the one being published
 DEFAULT_MAX_LOGPROBS = 20
 # /inference/v1/generate counts the sampled token among the K, so one more is asked of it.

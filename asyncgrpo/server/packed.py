@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from asyncgrpo.server.api import Endpoint
-from asyncgrpo.server.guard import is_authorized
+from asyncgrpo.server.key_guard import is_authorized
 from asyncgrpo.server.turns import WireSpan
 from asyncgrpo.server.turns_packed import PackedRequest, pack_answer
 

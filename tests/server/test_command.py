@@ -199,7 +199,7 @@ def test_the_api_key_travels_as_a_variable_and_never_in_argv(make_config):
     assert command.env["VLLM_API_KEY"] == "s3cret"
     assert not [argument for argument in command.argv if "s3cret" in argument]
     # vLLM itself guards /v1 only
-    assert "asyncgrpo.server.guard.KeyGuard" in command.argv
+    assert "asyncgrpo.server.key_guard.KeyGuard" in command.argv
     assert "asyncgrpo.server.packed.PackedEndpoint" in command.argv
 
 

@@ -1,6 +1,6 @@
 """The API key, asked for on every route: an ASGI middleware for vLLM's own API server.
 
-    --middleware asyncgrpo.server.guard.KeyGuard
+    --middleware asyncgrpo.server.key_guard.KeyGuard
 
 vLLM asks for its key on /v1 and /inference only. The control routes of a training run (pause,
 weight transfer, collective_rpc, ...) are as open as the port is, so a server that others can reach

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from asyncgrpo.server.guard import KeyGuard
+from asyncgrpo.server.key_guard import KeyGuard
 
 
 def http(api_keys: list[str] | None) -> httpx.AsyncClient:
