@@ -48,10 +48,10 @@ class RunError(UserError):
 MOST_CHARACTERS = 2000
 
 
-def said(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """What somebody else's error says, of a length that logs and messages can hold.
 
-    >>> said(KeyError("answer"))
+    >>> describe_error(KeyError("answer"))
     "KeyError: 'answer'"
     """
     try:

@@ -4,19 +4,19 @@ import shutil
 import sys
 from pathlib import Path
 
-from asyncgrpo.launch.attempt import Outcome
+from asyncgrpo.launch.attempt import Ending
 from asyncgrpo.launch.resume import complete_checkpoints
 from asyncgrpo.launch.run_dir import RunDirectory
 from asyncgrpo.launch.view.progress import Tail, reward_way
 
 ENDED = {
-    Outcome.FINISHED: "finished",
-    Outcome.STOPPED: "stopped as asked; nothing is lost",
-    Outcome.CUT_SHORT: "cut short: steps since the last checkpoint are lost",
+    Ending.FINISHED: "finished",
+    Ending.STOPPED: "stopped as asked; nothing is lost",
+    Ending.CUT_SHORT: "cut short: steps since the last checkpoint are lost",
 }
 
 
-def account(run: RunDirectory, outcome: Outcome) -> str:
+def account(run: RunDirectory, outcome: Ending) -> str:
     """A few lines for the person who started the run."""
     records = Tail(run.metrics).read()
     by_step = {record.get("step"): record for record in records}  # a resume repeats steps
@@ -29,7 +29,7 @@ def account(run: RunDirectory, outcome: Outcome) -> str:
         lines.append(f"weights  {_shown(checkpoints[max(checkpoints)])}")
     if not run.config.is_file():  # stopped before its servers were up: nothing to resume
         next_command = f"rm -r {where}, then the same command again"
-    elif outcome is Outcome.FINISHED:
+    elif outcome is Ending.FINISHED:
         next_command = f"{program()} diagnose {where}"
     else:
         next_command = f"{program()} resume {where}"

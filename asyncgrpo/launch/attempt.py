@@ -45,7 +45,7 @@ KILLED = "SIGKILL comes from outside: from a person, or from a kernel that runs 
 TRAINER = "trainer"
 
 
-class Outcome(StrEnum):
+class Ending(StrEnum):
     """How an attempt ended, when it did not fail."""
 
     FINISHED = "finished"
@@ -53,7 +53,7 @@ class Outcome(StrEnum):
     CUT_SHORT = "cut short"  # the user asked twice, or the grace was over
 
 
-class Session:
+class Attempt:
     """The processes of one attempt, and what is told of them."""
 
     def __init__(
@@ -82,10 +82,10 @@ class Session:
             lock=lock,
         )
 
-    async def train(self) -> Outcome:
+    async def train(self) -> Ending:
         """Run to the end. Raises a UserError where a process fails or a server does not fit."""
         self._events.write("attempt_started", logs=str(self._attempt))
-        outcome: Outcome | None = None
+        outcome: Ending | None = None
         try:
             async with self._supervised():
                 outcome = await self._train()
@@ -102,7 +102,7 @@ class Session:
                 self.view.say(serving(self.prepared.config))
                 await self._supervisor.while_alive(asyncio.Event().wait())
 
-    async def _train(self) -> Outcome:
+    async def _train(self) -> Ending:
         try:
             await self._start_servers()
             self._write_config()
@@ -114,10 +114,10 @@ class Session:
             ):
                 await self._supervisor.start(spec)
         except Interrupted:
-            return Outcome.STOPPED
+            return Ending.STOPPED
         async with Follower(self.run, self.config, self.view):
             outcome = await self._until_trained()
-            if outcome is not Outcome.CUT_SHORT:
+            if outcome is not Ending.CUT_SHORT:
                 await self._let_workers_go()
             return outcome
 
@@ -151,7 +151,7 @@ class Session:
         config, derived = self.prepared.derivation
         write_resolved(self.run.config, config, derived)
 
-    async def _until_trained(self) -> Outcome:
+    async def _until_trained(self) -> Ending:
         """Wait for the trainer; raises ProcessEnded when another process ends badly first."""
         trainer = self._process(TRAINER)
         try:
@@ -159,7 +159,7 @@ class Session:
             await self._supervisor.while_alive(self._trainer_end(trainer), but=but)
         except Interrupted:
             return await self._finish(trainer)
-        return Outcome.FINISHED
+        return Ending.FINISHED
 
     async def _trainer_end(self, trainer: Process) -> None:
         """Return when the trainer has ended well; workers may end before it, as well."""
@@ -180,7 +180,7 @@ class Session:
         closing.cancel()
         now.cancel()
 
-    async def _finish(self, trainer: Process) -> Outcome:
+    async def _finish(self, trainer: Process) -> Ending:
         """The user asked to stop: let the trainer finish its step and checkpoint."""
         hurried = self._interrupts.in_a_hurry
         limit = self.config.run.grace_s if hurried else None
@@ -197,11 +197,11 @@ class Session:
             task.cancel()
         if end in done:
             end.result()
-            return Outcome.STOPPED
+            return Ending.STOPPED
         if asking in done:
             asking.result()
         self._interrupts.now.set()
-        return Outcome.CUT_SHORT
+        return Ending.CUT_SHORT
 
     async def _keep_asking(self) -> None:
         """Ask the trainer to stop, again and again: one that still loads does not listen yet."""

@@ -1,7 +1,7 @@
 """What `train`, `serve` and `resume` do; the command line only reads their arguments.
 
 recipe --prepare--> Prepared --dry run--> printed
-                        └--run directory, lock--> Session --> the run's account
+                        └--run directory, lock--> Attempt --> the run's account
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from rich.console import Console
 
 from asyncgrpo.config import Config, known, load_recipe, reload
 from asyncgrpo.launch.account import account, program
-from asyncgrpo.launch.attempt import Outcome, Session, serving_directory
+from asyncgrpo.launch.attempt import Attempt, Ending, serving_directory
 from asyncgrpo.launch.checks import preflight
 from asyncgrpo.launch.plan import plan_servers, plan_training
 from asyncgrpo.launch.prepare import Prepared, prepare
@@ -76,7 +76,7 @@ def serve(recipe: Path, overrides: list[str], *, dry_run: bool = False) -> None:
         return
     view = _view(prepared.config)
     run = RunDirectory(serving_directory(prepared.config))
-    _with_nobody_left(Session(prepared, run, view).serve())
+    _with_nobody_left(Attempt(prepared, run, view).serve())
 
 
 def _see_through(prepared: Prepared, run: RunDirectory, checkpoint: int | None) -> bool:
@@ -84,10 +84,10 @@ def _see_through(prepared: Prepared, run: RunDirectory, checkpoint: int | None) 
     view.say(derived_text(prepared.derivation))
     view.say(f"run directory {run.path}")
     with locked(run) as lock:
-        session = Session(prepared, run, view, lock=lock, checkpoint=checkpoint)
+        session = Attempt(prepared, run, view, lock=lock, checkpoint=checkpoint)
         outcome = _with_nobody_left(session.train())
     print(account(run, outcome))
-    return outcome is not Outcome.CUT_SHORT
+    return outcome is not Ending.CUT_SHORT
 
 
 def _with_nobody_left(work: Coroutine[Any, Any, T]) -> T:

@@ -27,7 +27,7 @@ from typing import Any, cast
 from asyncgrpo.errors import HookError
 from asyncgrpo.rewards.completion import Completion, after_reasoning, text_of
 from asyncgrpo.rewards.needs import needs
-from asyncgrpo.sandbox.limits import Limits
+from asyncgrpo.sandbox.limits import SandboxLimits
 from asyncgrpo.sandbox.pool import Sandbox
 from asyncgrpo.sandbox.protocol import OK, PASSED, UNSUPPORTED
 
@@ -80,7 +80,7 @@ async def code_reward(
     if rows is None:
         raise HookError(f"code_reward needs a column `{column}`; name another in kwargs: `column`")
     _check_limits(seconds=seconds, memory_mb=memory_mb)
-    limits = Limits(
+    limits = SandboxLimits(
         seconds=seconds,
         cpu_seconds=seconds,
         memory_mb=memory_mb,
@@ -101,7 +101,12 @@ def _check_limits(**limits: object) -> None:
 
 
 async def _reward(
-    program: str | None, tests: Tests, entry_point: str | None, limits: Limits, *, partial: bool
+    program: str | None,
+    tests: Tests,
+    entry_point: str | None,
+    limits: SandboxLimits,
+    *,
+    partial: bool,
 ) -> float | None:
     if program is None:
         return 0.0

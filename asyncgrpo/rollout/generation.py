@@ -18,7 +18,7 @@ from jaxtyping import Int32
 
 from asyncgrpo.channel.messages import DropReason, EpochEmpty, PromptDropped
 from asyncgrpo.channel.shares import Share
-from asyncgrpo.errors import DataError, HookError, RunError, said
+from asyncgrpo.errors import DataError, HookError, RunError, describe_error
 from asyncgrpo.metrics.values import Recorder
 from asyncgrpo.rollout.chat.chat import Chat
 from asyncgrpo.rollout.data.prompts import PromptSource
@@ -28,7 +28,7 @@ from asyncgrpo.rollout.hooks.threads import in_daemon_thread, was_cancelled
 from asyncgrpo.rollout.limits.admission import Admission
 from asyncgrpo.rollout.limits.concurrency import ConcurrencyCap
 from asyncgrpo.rollout.limits.epoch_census import EmptyEpochError, EpochCensus
-from asyncgrpo.rollout.limits.failures import FailureBudget
+from asyncgrpo.rollout.limits.failure_budget import FailureBudget
 from asyncgrpo.rollout.limits.heartbeats import Heartbeats
 from asyncgrpo.rollout.loop import AsyncRolloutLoop
 from asyncgrpo.rollout.observe import num_output_tokens, observe_rollout
@@ -210,7 +210,7 @@ class Generation:
             return bool(self._loop.filter_prompt(prompt.row_index, prompt.row, prompt.epoch))
         except Exception as error:
             hook = f"{type(self._loop).__name__}.filter_prompt"
-            raise HookError(f"{hook} raised {said(error)}") from error
+            raise HookError(f"{hook} raised {describe_error(error)}") from error
 
     async def _run_rollout(self, group: OpenGroup, index: int) -> None:
         context = self._runner.context(group, index)
@@ -223,7 +223,7 @@ class Generation:
             if was_cancelled(error):
                 raise
             self._admission.lose_rollout()
-            self.fail(self._failures, said(error))
+            self.fail(self._failures, describe_error(error))
         else:
             group.finished.append(finished)
             rollout, drafts = finished.rollout, finished.drafts

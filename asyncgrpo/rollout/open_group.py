@@ -72,7 +72,7 @@ class OpenGroup:
         )
 
 
-Outcome = GroupReady | PromptDropped
+GroupOutcome = GroupReady | PromptDropped
 
 
 def ready(
@@ -92,7 +92,7 @@ def ready(
     )
 
 
-def samples_of(outcome: Outcome) -> Sequence[Sample]:
+def samples_of(outcome: GroupOutcome) -> Sequence[Sample]:
     """What the trainer is offered."""
     return outcome.samples if isinstance(outcome, GroupReady) else ()
 

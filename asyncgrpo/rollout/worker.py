@@ -2,7 +2,7 @@
 
     python -m asyncgrpo.rollout.worker RUN_DIR [--index I]     I < rollout.workers
 
-    config.json -> tokenizer, prompts, rewards, loop --Hello--> trainer --Begin--> Session -> Stop
+    config.json -> prompts, rewards, loop --Hello--> trainer --Begin--> WorkerLoops -> Stop
 
 Exit code 0 after Stop or SIGTERM; 1 after an error, whose message goes to the trainer as Failed
 and to the log.
@@ -36,7 +36,7 @@ from asyncgrpo.rollout.data.prompts import PromptSource, load_prompts
 from asyncgrpo.rollout.hooks.ending import run_to_the_end
 from asyncgrpo.rollout.hooks.threads import in_daemon_thread
 from asyncgrpo.rollout.inputs import Inputs
-from asyncgrpo.rollout.session import Link, Session, count_retry
+from asyncgrpo.rollout.worker_loops import Link, WorkerLoops, count_retry
 from asyncgrpo.server.capabilities import choose_endpoint
 from asyncgrpo.server.client import ServerClient
 from asyncgrpo.server.failures import is_transient
@@ -86,7 +86,7 @@ async def work(
     begin = await _begin(link)
     if begin is not None:
         await _meet_server(client, begin.policy, sampling_params(inputs.config))
-        await Session(inputs, begin, link, client, recorder, events=events).run()
+        await WorkerLoops(inputs, begin, link, client, recorder, events=events).run()
 
 
 async def _meet_server(client: ServerClient, policy: str, sampling: SamplingParams) -> None:

@@ -25,7 +25,7 @@ from typing import IO, Any, NoReturn, cast
 
 from asyncgrpo.sandbox import candidate, frames, judge
 from asyncgrpo.sandbox.confine import confine
-from asyncgrpo.sandbox.limits import FOLDER_MB, Limits
+from asyncgrpo.sandbox.limits import FOLDER_MB, SandboxLimits
 from asyncgrpo.sandbox.protocol import FAILED, OK, TIMEOUT, TOO_MUCH
 
 DISK_CHECK_S = 0.1
@@ -37,7 +37,7 @@ def main(control_fd: int, tests_fd: int, root: str) -> None:
     control = socket.socket(fileno=control_fd)
     stream = cast("IO[bytes]", control.makefile("rwb"))
     job = frames.receive(stream)
-    limits = Limits(**job["limits"])
+    limits = SandboxLimits(**job["limits"])
     setting = _Setting(limits, control, root)
     if job["inputs"] is None:
         outcome = _judged(job["code"], job["entry_point"], tests_fd, setting)
@@ -48,7 +48,7 @@ def main(control_fd: int, tests_fd: int, root: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Setting:
-    limits: Limits
+    limits: SandboxLimits
     control: socket.socket  # closed by a worker that waits no more
     root: str  # where folders are made
 
@@ -173,7 +173,7 @@ def _judge(entry_point: str | None, near: socket.socket, tests_fd: int, verdicts
 
 def _spawn(
     work: Callable[[], None],
-    limits: Limits,
+    limits: SandboxLimits,
     folder: str | None,
     *,
     keep: list[int],
@@ -189,7 +189,7 @@ def _spawn(
 
 def _become(
     work: Callable[[], None],
-    limits: Limits,
+    limits: SandboxLimits,
     folder: str | None,
     *,
     keep: list[int],

@@ -10,7 +10,7 @@ import signal
 
 from asyncgrpo.sandbox import landlock, seccomp
 from asyncgrpo.sandbox.kernel import PR_SET_NO_NEW_PRIVS, PR_SET_PDEATHSIG, drop_capabilities, prctl
-from asyncgrpo.sandbox.limits import FILE_MB, OPEN_FILES, Limits
+from asyncgrpo.sandbox.limits import FILE_MB, OPEN_FILES, SandboxLimits
 
 MB = 1 << 20
 
@@ -32,7 +32,7 @@ def missing(*, without_landlock: bool) -> str | None:
     return None
 
 
-def confine(limits: Limits, folder: str | None) -> None:
+def confine(limits: SandboxLimits, folder: str | None) -> None:
     """Give up all but computing, and writing into `folder`.
 
     Raises:

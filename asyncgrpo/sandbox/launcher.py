@@ -21,14 +21,14 @@ import setproctitle
 from asyncgrpo.sandbox import check, landlock
 from asyncgrpo.sandbox.confine import confine
 from asyncgrpo.sandbox.kernel import PR_SET_PDEATHSIG, prctl
-from asyncgrpo.sandbox.limits import Limits
+from asyncgrpo.sandbox.limits import SandboxLimits
 from asyncgrpo.sandbox.protocol import READY
 
 
 def main() -> None:
     """Fork a check for every pair of sockets."""
-    channel, root, limits = socket.socket(fileno=int(sys.argv[1])), sys.argv[2], Limits()
-    limits = Limits(without_landlock=sys.argv[3] == "without_landlock")
+    channel, root, limits = socket.socket(fileno=int(sys.argv[1])), sys.argv[2], SandboxLimits()
+    limits = SandboxLimits(without_landlock=sys.argv[3] == "without_landlock")
     setproctitle.setproctitle("asyncgrpo: code")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the worker decides when to end
     landlock.python_paths()  # looked up once, for all that are forked
@@ -56,7 +56,7 @@ def _check(channel: socket.socket, control: int, tests: int, root: str) -> None:
         os._exit(0)
 
 
-def _trial(limits: Limits) -> str:
+def _trial(limits: SandboxLimits) -> str:
     """Confine a process once, to know that it works here."""
     read, write = os.pipe()
     pid = os.fork()

@@ -1,6 +1,6 @@
 """How much a program may use: the record that travels from the recipe to the kernel.
 
-Limits --json--> check --setrlimit--> candidate
+SandboxLimits --json--> check --setrlimit--> candidate
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ FOLDER_MB = 64  # all files of its folder together
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SandboxLimits:
     """What one program may use."""
 
     seconds: float = 5.0  # wall time, of each run

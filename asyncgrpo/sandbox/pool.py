@@ -22,7 +22,7 @@ from typing import Any
 from asyncgrpo.errors import HookError
 from asyncgrpo.sandbox import frames
 from asyncgrpo.sandbox.confine import missing
-from asyncgrpo.sandbox.limits import Limits
+from asyncgrpo.sandbox.limits import SandboxLimits
 from asyncgrpo.sandbox.protocol import READY
 
 START_TIMEOUT_S = 60.0
@@ -31,7 +31,7 @@ AT_ONCE = max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity"
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ProgramRun:
     """What one run of a program gave."""
 
     status: str  # check.OK, FAILED, TIMEOUT, TOO_MUCH
@@ -47,7 +47,7 @@ class Sandbox:
         self._launcher: _Launcher | None = None
 
     async def judge(
-        self, code: str, tests: Sequence[str], entry_point: str | None, limits: Limits
+        self, code: str, tests: Sequence[str], entry_point: str | None, limits: SandboxLimits
     ) -> list[str]:
         """A verdict per test: `judge.PASSED`, or why not. Fewer than tests where time ran out.
 
@@ -57,11 +57,13 @@ class Sandbox:
         job = {"code": code, "inputs": None, "entry_point": entry_point, "limits": asdict(limits)}
         return await self._do(job, tests, limits.seconds)
 
-    async def run(self, code: str, inputs: Sequence[str], limits: Limits) -> list[Run]:
+    async def run(
+        self, code: str, inputs: Sequence[str], limits: SandboxLimits
+    ) -> list[ProgramRun]:
         """What the program writes for each input. Raises HookError."""
         job = {"code": code, "inputs": list(inputs), "entry_point": None, "limits": asdict(limits)}
         outcome = await self._do(job, None, limits.seconds * len(inputs))
-        return [Run(**each) for each in outcome]
+        return [ProgramRun(**each) for each in outcome]
 
     def close(self) -> None:
         """End the launcher; what it started ends with it."""

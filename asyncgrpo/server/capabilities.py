@@ -1,6 +1,6 @@
 """What a running server can do, and whether that is what the run needs.
 
-    ServerClient  --probe-->  Capabilities  --check-->  Verdict(errors, warnings)
+    ServerClient  --probe-->  Capabilities  --check-->  StartFindings(errors, warnings)
 
 `probe` asks rather than compares version numbers, and sends a real request: a server that answers
 /health may still die of its first one. `check` is pure; each message names the flag to change.
@@ -56,7 +56,7 @@ class Capabilities:
         return reported or (self.info.block_size if self.info else None)
 
 
-class Verdict(NamedTuple):
+class StartFindings(NamedTuple):
     """What keeps the run from starting, and what its user should know."""
 
     errors: tuple[str, ...]
@@ -180,10 +180,10 @@ async def _has_lora_routes(client: ServerClient) -> bool:
 # Judging
 
 
-def check(found: Capabilities, config: Config) -> Verdict:
+def check(found: Capabilities, config: Config) -> StartFindings:
     """Compare what the server does with what the run needs."""
     errors = [*_model_errors(found, config), *_info_errors(found, config)]
-    return Verdict(
+    return StartFindings(
         tuple(f"{found.base_url}: {message}" for message in errors),
         tuple(f"{found.base_url}: {message}" for message in _warnings(found, config)),
     )

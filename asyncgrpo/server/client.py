@@ -153,7 +153,7 @@ class ServerClient:
 
     async def generate(self, request: TurnRequest) -> Turn:
         """Sample one turn; tried again on connection errors, timeouts, 429 and 5xx."""
-        return await self._patiently(
+        return await self._retry_request(
             lambda: self.generate_once(request, self.endpoint, self.candidates)
         )
 
@@ -179,7 +179,7 @@ class ServerClient:
             answer = await self._post(Endpoint.COMPLETIONS.value, body, _JSON)
             return prompt_logprobs_answer(answer, token_ids)
 
-        return await self._patiently(score)
+        return await self._retry_request(score)
 
     # What the server is
 
@@ -305,7 +305,7 @@ class ServerClient:
 
     # Transport
 
-    async def _patiently(self, attempt_once: Callable[[], Awaitable[T]]) -> T:
+    async def _retry_request(self, attempt_once: Callable[[], Awaitable[T]]) -> T:
         """The first try goes by itself: what counts the others costs as much as a request."""
         start = time.monotonic()
         try:

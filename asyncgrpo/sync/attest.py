@@ -64,7 +64,7 @@ class Probe:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Attestation:
     """How one replica's logprobs compare."""
 
     largest: float  # nats
@@ -80,7 +80,7 @@ class Verdict:
 
 def judge(
     served: Logprobs, published: Logprobs, others: dict[int, Logprobs], tolerance: float
-) -> Verdict:
+) -> Attestation:
     """Compare a replica's logprobs with the trainer's, and with those of `others` by version.
 
     The mean is held against the tolerance, as one unlikely token can be far off in 16 bits.
@@ -92,7 +92,7 @@ def judge(
         to_other = float(np.abs(served.astype(np.float64) - logprobs)[1:].max())
         if to_other * NEARER < largest:
             stuck_at = version
-    return Verdict(largest, float(difference.mean()), stuck_at, tolerance)
+    return Attestation(largest, float(difference.mean()), stuck_at, tolerance)
 
 
 class Attestor:
@@ -116,7 +116,7 @@ class Attestor:
         a replica that fails again.
         """
 
-        async def one(server: Server) -> Verdict:
+        async def one(server: Server) -> Attestation:
             verdict = await self._ask(server, policy, version, probe)
             if verdict.passed:
                 return verdict
@@ -138,7 +138,7 @@ class Attestor:
         policy: str,
         version: int,
         probe: Probe,
-    ) -> Verdict:
+    ) -> Attestation:
         try:
             served = await server.prompt_logprobs(policy, probe.token_ids)
         except ServerError as error:
@@ -158,7 +158,7 @@ class Attestor:
         self._others = dict(known[:1] + known[1:][-NUM_RECENT:])
 
 
-def _message(server: Server, policy: str, version: int, verdict: Verdict) -> str:
+def _message(server: Server, policy: str, version: int, verdict: Attestation) -> str:
     found = (
         f"{server.base_url} does not serve what was published as version {version} ({policy!r}): "
         f"the probe's logprobs differ by {verdict.mean:.2e} nats on average, up to "

@@ -1,6 +1,6 @@
 """The two seams of a publish: the servers it talks to, and the way weights reach them.
 
-    Publisher  --publish, reload, prune-->  Backend (adapter | folder)  --calls-->  Server
+    Publisher  --publish, reload, prune-->  SyncBackend (adapter | folder)  --calls-->  Server
 
 `server.client.ServerClient` is a Server. A backend is stateless towards the thread it runs in:
 all its methods run in the publisher's event loop, one publish at a time.
@@ -74,7 +74,7 @@ class Timings:
     transfer_s: float  # writing and loading
 
 
-class Backend(Protocol):
+class SyncBackend(Protocol):
     """One way of bringing weights to servers. Methods raise `SyncError`."""
 
     def policy_name(self, version: int) -> str:

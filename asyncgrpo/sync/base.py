@@ -21,7 +21,7 @@ from torch import Tensor
 from asyncgrpo.errors import SyncError
 from asyncgrpo.metrics.values import Aggregates, Recorder
 from asyncgrpo.sync.attest import Attestor, Probe
-from asyncgrpo.sync.backend import Backend, Server, Timings
+from asyncgrpo.sync.backend import Server, SyncBackend, Timings
 
 CLOSE_TIMEOUT_S = 120.0  # a publish under way may hold a server paused: let it end
 
@@ -35,7 +35,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishReport:
     """A version that every server serves."""
 
     policy: str  # served name
@@ -58,10 +58,10 @@ class Publisher:
 
     def __init__(
         self,
-        backend: Backend,
+        backend: SyncBackend,
         connect: Callable[[], Sequence[Server]],
         *,
-        on_published: Callable[[Published], None],
+        on_published: Callable[[PublishReport], None],
         attestor: Attestor | None = None,
         first_version: int = 0,
     ) -> None:
@@ -197,7 +197,7 @@ class Publisher:
     async def _publish_one(self, job: _Job, servers: Sequence[Server]) -> None:
         timings = await self._backend.publish(job.version, job.snapshot.tensors, servers)
         difference = await self._attest(job, servers)
-        published = Published(
+        published = PublishReport(
             policy=self._backend.policy_name(job.version),
             version=job.version,
             publish_s=time.monotonic() - job.handed_over,
@@ -225,7 +225,7 @@ class Publisher:
             reload,
         )
 
-    def _measure(self, published: Published, timings: Timings) -> None:
+    def _measure(self, published: PublishReport, timings: Timings) -> None:
         with self._changed:
             self._recorder.record("sync/publish_s", published.publish_s)
             self._recorder.record("perf/weight_sync_pause_s", timings.pause_s)

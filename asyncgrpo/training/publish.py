@@ -21,8 +21,8 @@ from asyncgrpo.metrics.values import Aggregates
 from asyncgrpo.server.client import ServerClient
 from asyncgrpo.sync.adapter import AdapterBackend
 from asyncgrpo.sync.attest import NUM_PROBE_TOKENS, Attestor, probe_tokens, tolerance_for
-from asyncgrpo.sync.backend import Backend, Server
-from asyncgrpo.sync.base import Probe, Published, Publisher, Snapshot
+from asyncgrpo.sync.backend import Server, SyncBackend
+from asyncgrpo.sync.base import Probe, Publisher, PublishReport, Snapshot
 from asyncgrpo.sync.folder import FolderBackend
 from asyncgrpo.sync.tensors import adapter_config, adapter_tensors, full_tensors
 from asyncgrpo.training.model.architecture import unwrap_peft
@@ -39,7 +39,7 @@ class Publishing(Protocol):
     def drain_measurements(self) -> Aggregates: ...
 
 
-OnPublished = Callable[[Published], None]
+OnPublished = Callable[[PublishReport], None]
 MakePublisher = Callable[[Config, Policy, OnPublished, int], Publishing]
 
 
@@ -60,7 +60,7 @@ def make_publisher(
     )
 
 
-def _backend(config: Config, policy: Policy) -> Backend:
+def _backend(config: Config, policy: Policy) -> SyncBackend:
     served = Path(known(config.sync.path))
     keep = config.sync.keep_versions or config.rollout.max_staleness + 1
     if config.sync.backend == "adapter":

@@ -18,7 +18,7 @@ from asyncgrpo.ledger.states import Ledger
 from asyncgrpo.metrics.trackers import open_sinks
 from asyncgrpo.metrics.values import Aggregates
 from asyncgrpo.sync.backend import next_version
-from asyncgrpo.sync.base import Published, Snapshot
+from asyncgrpo.sync.base import PublishReport, Snapshot
 from asyncgrpo.training.checkpoint import (
     Checkpoint,
     Contents,
@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class StepOutcome:
     """What a step came to."""
 
     step: int
@@ -53,7 +53,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class TrainingRun:
     """What a run is to its rank 0."""
 
     config: Config
@@ -68,7 +68,7 @@ class RankZero:
     """Everything that only rank 0 does."""
 
     def __init__(
-        self, run: Run, make_publisher: MakePublisher, checkpoint: Checkpoint | None
+        self, run: TrainingRun, make_publisher: MakePublisher, checkpoint: Checkpoint | None
     ) -> None:
         """Listen for the worker and start the publisher; nothing is answered before `begin`."""
         config, run_dir = run.config, run.run_dir
@@ -83,7 +83,7 @@ class RankZero:
         self._link = TrainerLink(run_dir)
         self._inbox: Inbox | None = None
         self._director: Director | None = None
-        self._served: Published | None = None
+        self._served: PublishReport | None = None
         self._step_started = time.perf_counter()
         at_least = 0 if self._state is None else self._state.policy_version
         first = next_version(Path(known(config.sync.path)), at_least)
@@ -131,7 +131,7 @@ class RankZero:
         if self._config.rollout.max_staleness == 0:
             self._publisher.wait(known(self._config.server.vllm_server_timeout))
 
-    def commit(self, outcome: Outcome) -> None:
+    def commit(self, outcome: StepOutcome) -> None:
         """The step is in the weights: resolve its samples, tell the worker, observe it."""
         director, now = self.director, time.perf_counter()
         if not outcome.finite:
@@ -225,7 +225,7 @@ class RankZero:
         self._link.close()
         self.reporter.close()
 
-    def _on_published(self, published: Published) -> None:
+    def _on_published(self, published: PublishReport) -> None:
         """In the publisher's thread: `published` is served and attested."""
         self._served = published
         if self._inbox is not None:

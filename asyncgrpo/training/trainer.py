@@ -70,7 +70,7 @@ from asyncgrpo.training.parallel import (
     wait_for_ranks,
 )
 from asyncgrpo.training.publish import MakePublisher, make_publisher, probe_ids, snapshot
-from asyncgrpo.training.rank_zero import Outcome, RankZero, Run
+from asyncgrpo.training.rank_zero import RankZero, StepOutcome, TrainingRun
 from asyncgrpo.training.timing import PhaseTimer
 
 logger = logging.getLogger(__name__)
@@ -156,7 +156,7 @@ class Trainer:
             self.publish(rank_zero)
         if rank_zero is not None:
             rank_zero.commit(
-                Outcome(
+                StepOutcome(
                     self.step,
                     loss,
                     norm,
@@ -326,7 +326,7 @@ def _lead(
         set_aside_after(run_dir / "checkpoints", checkpoint.state.step)
     config, policy, ranks = trainer.config, trainer.policy, trainer.ranks
     utilization = measure_utilization(policy, ranks.device, compute_dtype(config), ranks.world)
-    run = Run(config, run_dir, policy, trainer.tokenizer, ranks.world, utilization)
+    run = TrainingRun(config, run_dir, policy, trainer.tokenizer, ranks.world, utilization)
     rank_zero = RankZero(run, make_publisher, checkpoint)
     try:
         trainer.publish(rank_zero)

@@ -1,6 +1,6 @@
 r"""B4: the worker's loop against a server that answers at once, and what a rollout costs it.
 
-    instant server <--HTTP-- ServerClient, Session: prompts, turns, rewards, samples --> messages
+    instant server <--HTTP-- WorkerLoops: prompts, turns, rewards, samples --> messages
                              \_____ CPU seconds of this process / rollouts _____/        encoded
 
 One process, 64 rollouts at once, groups of 8, a reward that only counts. The server has a core of
@@ -34,7 +34,7 @@ from asyncgrpo.config import Config
 from asyncgrpo.metrics.values import Recorder
 from asyncgrpo.rollout.data.prompts import load_prompts
 from asyncgrpo.rollout.inputs import Inputs
-from asyncgrpo.rollout.session import Session
+from asyncgrpo.rollout.worker_loops import WorkerLoops
 from asyncgrpo.server.api import Endpoint
 from asyncgrpo.server.client import ServerClient
 from tests.bench.figure import Figure
@@ -142,7 +142,7 @@ async def _run(case: Case, url: str, folder: Path) -> Speed:
 async def _session(inputs: Inputs, client: ServerClient, num_groups: int) -> int:
     trainer = _EagerTrainer(num_groups)
     begin = Begin("m", 0, 0, (), ALLOWANCE, num_groups)
-    await Session(inputs, begin, trainer, client, Recorder()).run()
+    await WorkerLoops(inputs, begin, trainer, client, Recorder()).run()
     assert trainer.num_samples == num_groups * GROUP, "every rollout becomes a sample"
     return trainer.num_samples
 

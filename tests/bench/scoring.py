@@ -1,6 +1,6 @@
 """B12: groups scored per second with a reward that waits 200 ms, as for a judge.
 
-    finished groups -> scoring queue -> Resolution x GROUPS_AT_ONCE -> GroupReady
+    finished groups -> scoring queue -> ScoringLoop x GROUPS_AT_ONCE -> GroupReady
 
 The reward waits and computes nothing, so this is a matter of how many groups are scored side by
 side, and the figure holds on a busy machine too.
@@ -20,12 +20,12 @@ from asyncgrpo.records import FinishReason
 from asyncgrpo.rollout.data.row_mapping import Prompt
 from asyncgrpo.rollout.group import Rollout, RolloutGroup, TurnRecord
 from asyncgrpo.rollout.limits.admission import Admission
-from asyncgrpo.rollout.limits.failures import FailureBudget
-from asyncgrpo.rollout.open_group import FinishedRollout, OpenGroup, Outcome, samples_of
-from asyncgrpo.rollout.resolution import GROUPS_AT_ONCE, QUEUE_GROUPS, Resolution
+from asyncgrpo.rollout.limits.failure_budget import FailureBudget
+from asyncgrpo.rollout.open_group import FinishedRollout, GroupOutcome, OpenGroup, samples_of
 from asyncgrpo.rollout.sampling.samples import draft_samples
 from asyncgrpo.rollout.scoring.advantages import group_advantages
 from asyncgrpo.rollout.scoring.scoring import RewardFunction
+from asyncgrpo.rollout.scoring_loop import GROUPS_AT_ONCE, QUEUE_GROUPS, ScoringLoop
 from tests.bench.figure import Figure
 
 WAIT_S = 0.2
@@ -58,7 +58,7 @@ async def async_waiting_reward(completions: list[Any], **_: Any) -> list[float]:
 
 
 class _Loop:
-    """What Resolution uses of a loop."""
+    """What ScoringLoop uses of a loop."""
 
     def compute_advantages(self, group: RolloutGroup) -> Any:
         assert group.rewards is not None
@@ -69,11 +69,11 @@ async def _speed(function: Callable[..., list[float] | Awaitable[list[float]]]) 
     finished: asyncio.Queue[OpenGroup] = asyncio.Queue(QUEUE_GROUPS)
     num_samples = 0
 
-    async def emit(outcome: Outcome) -> None:
+    async def emit(outcome: GroupOutcome) -> None:
         nonlocal num_samples
         num_samples += len(samples_of(outcome))
 
-    resolution = Resolution(
+    resolution = ScoringLoop(
         loop=_Loop(),  # pyright: ignore[reportArgumentType] - only what it uses
         rewards=[RewardFunction(RewardSource(path="bench:wait", name="wait"), function)],
         admission=Admission(10**9),

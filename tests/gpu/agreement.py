@@ -16,7 +16,7 @@ from torch import Tensor
 from asyncgrpo.errors import ConfigError
 from asyncgrpo.records import Row
 from asyncgrpo.training.attention import attention_varlen
-from asyncgrpo.training.attention.attention_backends import SDPA, Backend
+from asyncgrpo.training.attention.attention_backends import SDPA, AttentionBackend
 from tests.gpu.line import Line
 
 TOLERANCE = {torch.bfloat16: 2e-2, torch.float16: 3e-3, torch.float32: 1e-5}
@@ -49,9 +49,9 @@ LAYERS = (
 )
 
 
-def backends_on_gpus() -> list[Backend]:
+def backends_on_gpus() -> list[AttentionBackend]:
     """Those that can run here; the package is left out where it is not installed."""
-    found: list[Backend] = [SDPA, attention_varlen.torch_varlen()]
+    found: list[AttentionBackend] = [SDPA, attention_varlen.torch_varlen()]
     try:
         found.append(attention_varlen.flash_attn())
     except ConfigError as error:
@@ -60,7 +60,10 @@ def backends_on_gpus() -> list[Backend]:
 
 
 def check(
-    row: Row, backends: list[Backend], dtypes: tuple[torch.dtype, ...], device: torch.device
+    row: Row,
+    backends: list[AttentionBackend],
+    dtypes: tuple[torch.dtype, ...],
+    device: torch.device,
 ) -> Iterator[Line]:
     """A line for each back end, type and layer that the back end has kernels for."""
     for dtype in dtypes:
@@ -85,7 +88,9 @@ def _states(row: Row, layer: Layer, dtype: torch.dtype, device: torch.device) ->
     return [*(each.transpose(1, 2) for each in (q, k, v)), gradient]
 
 
-def _outcome(backend: Backend, row: Row, layer: Layer, states: list[Tensor]) -> list[Tensor]:
+def _outcome(
+    backend: AttentionBackend, row: Row, layer: Layer, states: list[Tensor]
+) -> list[Tensor]:
     """The output and the three gradients."""
     *inputs, gradient = states
     leaves = [each.detach().requires_grad_() for each in inputs]

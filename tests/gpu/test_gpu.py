@@ -6,7 +6,12 @@ import math
 import pytest
 import torch
 
-from asyncgrpo.training.attention.attention_varlen import Limits, Spans, VarlenBackend, torch_varlen
+from asyncgrpo.training.attention.attention_varlen import (
+    KernelLimits,
+    Spans,
+    VarlenBackend,
+    torch_varlen,
+)
 from asyncgrpo.training.head import head_products
 from tests.gpu import agreement, head
 from tests.gpu.__main__ import main, report
@@ -98,7 +103,7 @@ def test_a_product_rounded_to_16_bits_fails(monkeypatch):
 
 def test_layers_that_a_back_end_lacks_kernels_for_are_left_out():
     cpu = torch.device("cpu")
-    limits = Limits((torch.float32,), ("cpu",), 256, 8)
+    limits = KernelLimits((torch.float32,), ("cpu",), 256, 8)
     capless = VarlenBackend("varlen", reference_attend, limits)
     found = list(agreement.check(forked_row(3), [capless], (torch.float32,), cpu))
     assert len(found) == len(agreement.LAYERS) - 1

@@ -14,7 +14,7 @@ import pytest
 from asyncgrpo.config import load_recipe, load_resolved
 from asyncgrpo.errors import RunError, ServerError
 from asyncgrpo.launch.account import account
-from asyncgrpo.launch.attempt import Outcome, Session
+from asyncgrpo.launch.attempt import Attempt, Ending
 from asyncgrpo.launch.prepare import prepare
 from asyncgrpo.launch.processes.spec import ProcessSpec
 from asyncgrpo.launch.run_dir import RunDirectory, create
@@ -44,7 +44,7 @@ link.close()
 BUSY_TRAINER = TRAINER.replace("        break\n", "")
 
 
-class Attempt:
+class TinyAttempt:
     """A session of tiny processes, against a fake server."""
 
     def __init__(
@@ -78,9 +78,9 @@ class Attempt:
                 for name, source in sources.items()
             ]
 
-        self.session = Session(prepared, self.run, LineView(self.output), plan=plan)
+        self.session = Attempt(prepared, self.run, LineView(self.output), plan=plan)
 
-    async def train(self, *at: tuple[int | Callable[[], bool], Callable[[], None]]) -> Outcome:
+    async def train(self, *at: tuple[int | Callable[[], bool], Callable[[], None]]) -> Ending:
         """Run it, doing something as soon as a step is in the metrics, or a condition holds."""
         async with asyncio.timeout(180):
             training = asyncio.create_task(self.session.train())
@@ -112,8 +112,8 @@ def attempt(tmp_path: Path):
 
         def make(
             *overrides: str, worker: str | dict[str, str] = GOES, trainer: str = TRAINER
-        ) -> Attempt:
-            return Attempt(
+        ) -> TinyAttempt:
+            return TinyAttempt(
                 tmp_path, fake.url, worker=worker, trainer=trainer, overrides=list(overrides)
             )
 
@@ -127,7 +127,7 @@ def interrupt(number: signal.Signals = signal.SIGINT) -> Callable[[], None]:
 
 async def test_a_trainer_that_ends_well_ends_the_run(attempt):
     a = attempt(worker="print('bye')", trainer="print('done')")
-    assert await a.train() is Outcome.FINISHED
+    assert await a.train() is Ending.FINISHED
     assert load_resolved(a.run.path).server.urls == (attempt.fake.url,)
     ended = [e["name"] for e in a.events if e["event"] == "process_ended"]
     assert sorted(ended) == ["trainer", "worker"]
@@ -147,7 +147,7 @@ async def test_a_view_that_fails_does_not_end_the_run(attempt, caplog):
         raise OSError("the terminal is gone")
 
     a.session.view.show = show
-    assert await a.train() is Outcome.FINISHED
+    assert await a.train() is Ending.FINISHED
     assert caplog.text.count("progress is not shown any more") == 1
 
 
@@ -180,7 +180,7 @@ async def test_one_of_several_workers_that_is_killed_ends_the_run_by_its_name(at
 async def test_a_run_ends_when_all_its_workers_have_closed(attempt):
     slow = "import time; time.sleep(2); print('closed', flush=True)"
     a = attempt("rollout.workers=2", worker={"worker-0": GOES, "worker-1": slow}, trainer=GOES)
-    assert await a.train() is Outcome.FINISHED
+    assert await a.train() is Ending.FINISHED
     assert "closed" in (a.run.logs / "latest" / "worker-1.log").read_text()
     assert "2 workers and trainer start" in a.output.getvalue()
 
@@ -223,28 +223,28 @@ async def test_a_crash_bundle_holds_the_stacks_of_who_was_still_running(attempt)
 
 async def test_ctrl_c_once_lets_the_trainer_checkpoint_and_is_a_success(attempt):
     a = attempt()
-    assert await a.train((3, interrupt())) is Outcome.STOPPED
+    assert await a.train((3, interrupt())) is Ending.STOPPED
     assert "checkpointed" in (a.run.logs / "latest" / "trainer.log").read_text()
     assert "finishing the step" in a.output.getvalue()
-    assert f"asyncgrpo resume {a.run.path}" in account(a.run, Outcome.STOPPED)
+    assert f"asyncgrpo resume {a.run.path}" in account(a.run, Ending.STOPPED)
 
 
 async def test_a_trainer_that_still_loads_is_asked_again(attempt):
     loads = "import time; print('loads', flush=True); time.sleep(4)\n"
     a = attempt(trainer=loads + TRAINER)
-    assert await a.train((lambda: "loads" in a.logged("trainer"), interrupt())) is Outcome.STOPPED
+    assert await a.train((lambda: "loads" in a.logged("trainer"), interrupt())) is Ending.STOPPED
     assert "checkpointed" in (a.run.logs / "latest" / "trainer.log").read_text()
 
 
 async def test_ctrl_c_twice_stops_now(attempt):
     a = attempt(trainer=BUSY_TRAINER)
-    assert await a.train((3, interrupt()), (6, interrupt())) is Outcome.CUT_SHORT
+    assert await a.train((3, interrupt()), (6, interrupt())) is Ending.CUT_SHORT
     assert not any(p.running for p in a.session._supervisor.processes)
 
 
 async def test_sigterm_waits_no_longer_than_the_grace(attempt):
     a = attempt("run.grace_s=0.5", trainer=BUSY_TRAINER)
-    assert await a.train((3, interrupt(signal.SIGTERM))) is Outcome.CUT_SHORT
+    assert await a.train((3, interrupt(signal.SIGTERM))) is Ending.CUT_SHORT
 
 
 async def test_ctrl_c_while_a_server_starts_loses_nothing(attempt):
@@ -254,9 +254,9 @@ async def test_ctrl_c_while_a_server_starts_loses_nothing(attempt):
     def waits() -> bool:
         return f"waiting for {attempt.fake.url}" in a.output.getvalue()
 
-    assert await a.train((waits, interrupt())) is Outcome.STOPPED
+    assert await a.train((waits, interrupt())) is Ending.STOPPED
     assert not a.run.config.exists()
-    assert f"rm -r {a.run.path}" in account(a.run, Outcome.STOPPED)  # there is nothing to resume
+    assert f"rm -r {a.run.path}" in account(a.run, Ending.STOPPED)  # there is nothing to resume
 
 
 async def test_a_server_that_does_not_fit_is_told_before_anything_starts(attempt):

@@ -273,7 +273,11 @@ async def test_a_verdict_cannot_be_forged(code):
 
 @confined
 async def test_what_cannot_end_counts_as_wrong_and_hurts_no_other():
-    completions = [said("while True: pass"), said(ADD), said("import time\ntime.sleep(60)")]
+    completions = [
+        said("while True: pass"),
+        said(ADD),
+        said("import time\ntime.sleep(60)"),
+    ]
     assert await code_reward(completions, tests=[ADDS] * 3, seconds=4.0) == [0.0, 1.0, 0.0]
 
 
@@ -288,7 +292,7 @@ async def test_a_machine_that_cannot_confine_is_named(monkeypatch):
 
     monkeypatch.setattr(confine.landlock, "version", lambda: 0)
     with pytest.raises(HookError, match=r"no Landlock .*without_landlock"):
-        await pool.Sandbox().run("1", [""], pool.Limits())
+        await pool.Sandbox().run("1", [""], pool.SandboxLimits())
 
 
 @confined

@@ -32,7 +32,13 @@ def test_length_is_free_at_first_and_costs_one_at_most():
 
 def test_exact_match_reads_the_box_or_the_whole_text():
     texts = [r"so \boxed{x = 1}", "x  =\n1", "<think>x = 2</think>x = 1", "x=1", "<think>x = 1"]
-    assert exact_match_reward(said(*texts), answer=["x = 1"] * 5) == [1.0, 1.0, 1.0, 0.0, 0.0]
+    assert exact_match_reward(said(*texts), answer=["x = 1"] * 5) == [
+        1.0,
+        1.0,
+        1.0,
+        0.0,
+        0.0,
+    ]
     assert exact_match_reward(said("a"), solution=["a"]) == [1.0]
     with pytest.raises(HookError, match="`answer` or `solution`"):
         exact_match_reward(said("a"))

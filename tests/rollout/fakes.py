@@ -29,8 +29,8 @@ from asyncgrpo.metrics.sinks import EventLog
 from asyncgrpo.metrics.values import Recorder
 from asyncgrpo.rollout.data.prompts import load_prompts
 from asyncgrpo.rollout.inputs import Inputs
-from asyncgrpo.rollout.session import count_retry
 from asyncgrpo.rollout.worker import first_user_error, work
+from asyncgrpo.rollout.worker_loops import count_retry
 from asyncgrpo.server.client import Retries, ServerClient
 
 EOS = 2

@@ -17,12 +17,12 @@ import psutil
 import pytest
 
 from asyncgrpo.sandbox import landlock
-from asyncgrpo.sandbox.limits import Limits
+from asyncgrpo.sandbox.limits import SandboxLimits
 from asyncgrpo.sandbox.pool import Sandbox
 
 pytestmark = pytest.mark.skipif(landlock.version() == 0, reason="this kernel has no Landlock")
 
-QUICK = Limits(seconds=60.0, cpu_seconds=20.0, memory_mb=512)  # none of these needs as much
+QUICK = SandboxLimits(seconds=60.0, cpu_seconds=20.0, memory_mb=512)  # none of these needs as much
 TRY = """
 def attempt(name, action):
     try:
@@ -47,7 +47,7 @@ async def ran(sandbox, code, limits=QUICK, text=""):
 
 
 SLEEPS = "import time\ntime.sleep(600)"
-ENDLESS = Limits(seconds=600.0)
+ENDLESS = SandboxLimits(seconds=600.0)
 
 
 def programs(sandbox):
@@ -99,7 +99,10 @@ async def test_no_file_is_written_outside_its_folder(sandbox, tmp_path):
     run = await ran(sandbox, "\n".join(lines))
     assert said(run).keys() == {*targets, "append", "truncate", "unlink", "rename", "chmod",
                                 "touch", "link", "symlink", "up", "mkdir", "shm"}  # fmt: skip
-    assert set(said(run).values()) == {"PermissionError", "OSError"}  # to rename: across devices
+    assert set(said(run).values()) == {
+        "PermissionError",
+        "OSError",
+    }  # to rename: across devices
     assert before.read_text() == "kept"
     assert before.stat().st_mode == mode
     assert not any(path.exists() for path in targets.values())
@@ -201,7 +204,7 @@ print("made", made)
 
 async def test_a_loop_that_never_ends_is_ended_by_its_cpu_time(sandbox):
     start = time.monotonic()
-    run = await ran(sandbox, "while True: pass", Limits(seconds=30.0, cpu_seconds=1.0))
+    run = await ran(sandbox, "while True: pass", SandboxLimits(seconds=30.0, cpu_seconds=1.0))
     assert run.status == "failed"
     assert time.monotonic() - start < 25
 
@@ -217,7 +220,7 @@ while True:
     except BaseException:
         pass
 """
-    run = await ran(sandbox, code, Limits(seconds=0.5))
+    run = await ran(sandbox, code, SandboxLimits(seconds=0.5))
     assert run.status == "timeout"
 
 
@@ -232,11 +235,15 @@ attempt("bit by bit", hoard)
 attempt("memfd", lambda: os.memfd_create("x"))
 """
     run = await ran(sandbox, code.replace("bit by bit", "slowly"))
-    assert said(run) == {"once": "MemoryError", "slowly": "MemoryError", "memfd": "PermissionError"}
+    assert said(run) == {
+        "once": "MemoryError",
+        "slowly": "MemoryError",
+        "memfd": "PermissionError",
+    }
 
 
 async def test_output_without_end_is_cut(sandbox):
-    limits = Limits(seconds=60.0, cpu_seconds=60.0, output_kb=64)
+    limits = SandboxLimits(seconds=60.0, cpu_seconds=60.0, output_kb=64)
     run = await ran(sandbox, "while True: print('x' * 4096)", limits)
     assert run.status == "too much output or disk"
     assert len(run.stdout) < 1 << 18
@@ -252,13 +259,13 @@ while True:
         file.write(os.urandom(1 << 22))
     i += 1
 """
-    many = await ran(sandbox, code, Limits(seconds=200.0, cpu_seconds=200.0))
+    many = await ran(sandbox, code, SandboxLimits(seconds=200.0, cpu_seconds=200.0))
     assert many.status == "too much output or disk"
 
 
 async def test_empty_files_without_end_are_stopped_too(sandbox):
     code = "for i in range(10**9): open(str(i), 'w').close()"
-    run = await ran(sandbox, code, Limits(seconds=200.0, cpu_seconds=200.0))
+    run = await ran(sandbox, code, SandboxLimits(seconds=200.0, cpu_seconds=200.0))
     assert run.status == "too much output or disk"
 
 
@@ -269,7 +276,10 @@ for name in ("RLIMIT_CPU", "RLIMIT_AS", "RLIMIT_FSIZE", "RLIMIT_NOFILE"):
     attempt(name, lambda: resource.setrlimit(getattr(resource, name), (1 << 40, 1 << 40)))
 attempt("parents", lambda: resource.prlimit(os.getppid(), resource.RLIMIT_CPU, (1, 1)))
 """
-    assert set(said(await ran(sandbox, code)).values()) <= {"ValueError", "PermissionError"}
+    assert set(said(await ran(sandbox, code)).values()) <= {
+        "ValueError",
+        "PermissionError",
+    }
 
 
 async def test_threads_numpy_and_asyncio_work(sandbox):
@@ -282,7 +292,7 @@ thread.start(); thread.join()
 print(seen, float((np.ones((64, 64)) @ np.ones((64, 64))).sum()), asyncio.run(asyncio.sleep(0, 5)))
 print(input())
 """
-    limits = Limits(seconds=20.0, cpu_seconds=10.0, memory_mb=2048)
+    limits = SandboxLimits(seconds=20.0, cpu_seconds=10.0, memory_mb=2048)
     run = await ran(sandbox, code, limits, text="hi\n")
     assert run.stdout == "[1] 262144.0 5\nhi\n"
 
@@ -315,11 +325,11 @@ async def test_nothing_is_left_behind_when_the_launcher_is_killed(sandbox):
 WORKER = """
 import asyncio
 import psutil
-from asyncgrpo.sandbox.pool import Limits, Sandbox
+from asyncgrpo.sandbox.pool import SandboxLimits, Sandbox
 
 async def main():
     sandbox = Sandbox()
-    running = sandbox.run("import time; time.sleep(600)", [""], Limits(seconds=600.0))
+    running = sandbox.run("import time; time.sleep(600)", [""], SandboxLimits(seconds=600.0))
     task = asyncio.ensure_future(running)
     while len(psutil.Process().children(recursive=True)) < 3:
         await asyncio.sleep(0.05)
@@ -353,7 +363,7 @@ attempt("mkdir", lambda: os.mkdir("mine"))
 attempt("socket", socket.socket)
 attempt("fork", os.fork)
 """
-    limits = Limits(without_landlock=True)
+    limits = SandboxLimits(without_landlock=True)
     run = await ran(sandbox, code, limits)
     sandbox.close()
     assert set(said(run).values()) == {"PermissionError"}

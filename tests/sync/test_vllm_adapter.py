@@ -13,7 +13,7 @@ from asyncgrpo.server.client import ServerClient
 from asyncgrpo.sync.adapter import AdapterBackend
 from asyncgrpo.sync.attest import Attestor, Probe, probe_tokens
 from asyncgrpo.sync.backend import next_version
-from asyncgrpo.sync.base import Published, Publisher, Snapshot
+from asyncgrpo.sync.base import Publisher, PublishReport, Snapshot
 from asyncgrpo.sync.tensors import adapter_config, adapter_tensors
 
 from .models import VOCAB, logprobs_of, stir, tiny_lora, tiny_model
@@ -55,7 +55,9 @@ def snapshot_of(model) -> Snapshot:
     return Snapshot(adapter_tensors(model), Probe(TOKENS, logprobs))
 
 
-def publisher_for(url, served, model, published: list[Published], client=ServerClient) -> Publisher:
+def publisher_for(
+    url, served, model, published: list[PublishReport], client=ServerClient
+) -> Publisher:
     return Publisher(
         AdapterBackend(served, adapter_config(model), keep_versions=KEEP),
         lambda: [client(url)],

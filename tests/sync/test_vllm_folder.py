@@ -16,7 +16,7 @@ from asyncgrpo.server.api import Endpoint
 from asyncgrpo.server.client import ServerClient
 from asyncgrpo.server.weight_folder import write_manifest
 from asyncgrpo.sync.attest import Attestor, Probe, probe_tokens
-from asyncgrpo.sync.base import Published, Publisher, Snapshot
+from asyncgrpo.sync.base import Publisher, PublishReport, Snapshot
 from asyncgrpo.sync.folder import FolderBackend
 from asyncgrpo.sync.tensors import full_tensors
 
@@ -55,7 +55,9 @@ def snapshot_of(model) -> Snapshot:
     return Snapshot(full_tensors(model), Probe(TOKENS, logprobs))
 
 
-def publisher_for(setup: Setup, served: Path, published: list[Published], **kwargs) -> Publisher:
+def publisher_for(
+    setup: Setup, served: Path, published: list[PublishReport], **kwargs
+) -> Publisher:
     return Publisher(
         kwargs.pop("backend", None) or FolderBackend(served, "tiny", keep_versions=2),
         lambda: [ServerClient(setup.url)],

@@ -8,7 +8,7 @@ It takes any device and type, so that the plan and the call around the kernels a
 import torch
 from torch import Tensor
 
-from asyncgrpo.training.attention.attention_varlen import Limits, Spans, VarlenBackend
+from asyncgrpo.training.attention.attention_varlen import KernelLimits, Spans, VarlenBackend
 
 
 def reference_attend(
@@ -49,7 +49,7 @@ def _segment(
     return torch.einsum("grqk,kgd->qgrd", weights, v).flatten(1, 2)
 
 
-ANYTHING = Limits(
+ANYTHING = KernelLimits(
     dtypes=(torch.float64, torch.float32, torch.bfloat16),
     devices=("cpu", "cuda"),
     head_multiple=1,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from asyncgrpo.config import Config
 from asyncgrpo.metrics.values import Aggregates
-from asyncgrpo.sync.base import Published, Snapshot
+from asyncgrpo.sync.base import PublishReport, Snapshot
 from asyncgrpo.training import trainer
 from asyncgrpo.training.model.model import Policy
 from asyncgrpo.training.publish import OnPublished
@@ -30,7 +30,7 @@ class CountingPublisher:
         if version == self._kill_at:
             os.kill(os.getpid(), signal.SIGKILL)
         self._next += 1
-        self._on_published(Published(f"policy-v{version:06d}", version, 0.0, 0.0, 0.0, None))
+        self._on_published(PublishReport(f"policy-v{version:06d}", version, 0.0, 0.0, 0.0, None))
         return version
 
     def check(self) -> None: ...

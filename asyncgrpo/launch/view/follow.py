@@ -1,6 +1,6 @@
 """Follows the files of a run and shows what comes: the trainer writes them, the launcher reads.
 
-Takes appended lines of metrics.jsonl and events.jsonl, gives Progress to a view. Woken by the
+Takes appended lines of metrics.jsonl and events.jsonl, gives RunProgress to a view. Woken by the
 clock: a file on any file system has no other way to tell.
 """
 
@@ -12,7 +12,7 @@ from typing import Self
 
 from asyncgrpo.config import Config
 from asyncgrpo.launch.run_dir import RunDirectory
-from asyncgrpo.launch.view.progress import Goal, Progress, Tail, advance
+from asyncgrpo.launch.view.progress import Goal, RunProgress, Tail, advance
 from asyncgrpo.launch.view.view import View
 
 logger = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ class Follower:
         self._metrics = Tail(run.metrics, from_end=True)
         self._events = Tail(run.events, from_end=True)
         self._broken = False
-        self.progress = Progress(goal_of(config))
+        self.progress = RunProgress(goal_of(config))
 
     async def __aenter__(self) -> Self:
         self._task = asyncio.create_task(self._follow())

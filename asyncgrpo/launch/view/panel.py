@@ -22,7 +22,7 @@ from rich.text import Text
 
 from asyncgrpo.diagnose.findings import diagnose
 from asyncgrpo.diagnose.read import History
-from asyncgrpo.launch.view.progress import EDGE, Progress
+from asyncgrpo.launch.view.progress import EDGE, RunProgress
 
 BARS = "▁▂▃▄▅▆▇█"
 SPARK_WIDTH = 30
@@ -59,7 +59,7 @@ class PanelView:
         line = f"{name} starts, {seconds:.0f} s: {doing or 'nothing logged yet'}"
         self._draw(Text(line[:width], style="dim"))
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: RunProgress) -> None:
         """Redraw the panel; syncs and steps are in it, so only what is unusual is said."""
         for line in progress.news:
             if line.startswith(("warning", "checkpoint")) or "skipped" in line:
@@ -83,7 +83,7 @@ class PanelView:
         self._live.update(renderable, refresh=True)
 
 
-def render(title: str, progress: Progress, bottleneck: str, elapsed_s: float) -> Panel:
+def render(title: str, progress: RunProgress, bottleneck: str, elapsed_s: float) -> Panel:
     """The panel for a run so far."""
     table = Table.grid(padding=(0, 2))
     table.add_row("step", _way(progress))
@@ -104,7 +104,7 @@ def render(title: str, progress: Progress, bottleneck: str, elapsed_s: float) ->
     )
 
 
-def bottleneck(progress: Progress) -> str:
+def bottleneck(progress: RunProgress) -> str:
     """Which side sets the pace so far."""
     steps = tuple(int(record.get("step", 0)) for record in progress.records)
     found = diagnose(History(Path(), steps, tuple(dict(r) for r in progress.records)))
@@ -123,7 +123,7 @@ def sparkline(values: Sequence[float]) -> str:
     return "".join(BARS[round(top * (value - low) / span) if span else 0] for value in shown)
 
 
-def _way(progress: Progress) -> Table:
+def _way(progress: RunProgress) -> Table:
     row = Table.grid(padding=(0, 1))
     fraction = progress.fraction
     of = f"/{progress.goal.max_steps}" if progress.goal.max_steps else ""

@@ -1,6 +1,6 @@
 """How far a run has got, from what its processes write: pure, one value after another.
 
-    Progress, new metrics and events  --advance-->  Progress with the news of this time
+    RunProgress, new metrics and events  --advance-->  RunProgress with the news of this time
 
 `Tail` reads what was appended to a file; everything else here takes values and gives values.
 """
@@ -33,7 +33,7 @@ class Goal:
 
 
 @dataclass(frozen=True)
-class Progress:
+class RunProgress:
     """A run so far."""
 
     goal: Goal
@@ -51,7 +51,9 @@ class Progress:
         return self.goal.fraction(self.step, self.epoch)
 
 
-def advance(progress: Progress, metrics: Sequence[Record], events: Sequence[Record]) -> Progress:
+def advance(
+    progress: RunProgress, metrics: Sequence[Record], events: Sequence[Record]
+) -> RunProgress:
     """Take in what was appended since the last time; each record and sync becomes a line."""
     news = [(float(event.get("time") or 0.0), _event_line(event)) for event in events]
     for record in metrics:
@@ -71,7 +73,7 @@ def advance(progress: Progress, metrics: Sequence[Record], events: Sequence[Reco
     return replace(progress, news=tuple(lines))
 
 
-def step_line(progress: Progress) -> str:
+def step_line(progress: RunProgress) -> str:
     """A window on one line."""
     of = f"/{progress.goal.max_steps}" if progress.goal.max_steps else ""
     values = progress.latest

@@ -8,7 +8,7 @@ view.close()          the panel goes, what was said stays
 
 from typing import Protocol, TextIO
 
-from asyncgrpo.launch.view.progress import Progress
+from asyncgrpo.launch.view.progress import RunProgress
 
 WAIT_LINE_S = 10.0  # a log gets a line this often at most
 
@@ -24,7 +24,7 @@ class View(Protocol):
         """`name` is not ready after `seconds`; `doing` is what its log says last."""
         ...
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: RunProgress) -> None:
         """The run has got so far."""
         ...
 
@@ -50,7 +50,7 @@ class LineView:
             self._told[name] = seconds
             self.say(f"{name} starts, {seconds:.0f} s: {doing or 'nothing logged yet'}")
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: RunProgress) -> None:
         """Write what is new since the last time."""
         for line in progress.news:
             self.say(line)

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from asyncgrpo.errors import HookError, said
+from asyncgrpo.errors import HookError, describe_error
 
 
 def load_object(path: str, *, key: str) -> Any:
@@ -48,7 +48,9 @@ def _load_module(module_path: str, *, key: str) -> ModuleType:
             ) from error
         raise HookError(f"{key}: importing `{module_path}` failed: {error}") from error
     except (Exception, SystemExit) as error:
-        raise HookError(f"{key}: importing `{module_path}` failed: {said(error)}") from error
+        raise HookError(
+            f"{key}: importing `{module_path}` failed: {describe_error(error)}"
+        ) from error
 
 
 def _load_file(file: Path, *, key: str) -> ModuleType:
@@ -68,7 +70,7 @@ def _load_file(file: Path, *, key: str) -> ModuleType:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # a script may exit where nothing guards its end
         del sys.modules[module_name]
-        raise HookError(f"{key}: loading `{file}` failed: {said(error)}") from error
+        raise HookError(f"{key}: loading `{file}` failed: {describe_error(error)}") from error
     return module
 
 

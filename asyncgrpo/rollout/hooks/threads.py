@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import cache
 from typing import Any, ParamSpec, TypeVar
 
-from asyncgrpo.errors import said
+from asyncgrpo.errors import describe_error
 from asyncgrpo.rollout.hooks.kept_threads import KeptThreads
 
 P = ParamSpec("P")
@@ -130,7 +130,7 @@ def _harmless(error: BaseException) -> Exception:
     """The same as an error that ends neither the process nor a task, and that a future carries."""
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
-    return RuntimeError(said(error))
+    return RuntimeError(describe_error(error))
 
 
 async def _awaited(result: Awaitable[T]) -> T:

@@ -108,7 +108,7 @@ class Sampler:
             policy = self.policy_of(rollout)
             request = TurnRequest(policy.name, prompt, max_tokens, seed, self._sampling)
             try:
-                turn = await self._patiently(request)
+                turn = await self._outlast_outage(request)
             except UnknownModelError:
                 if rollout.policy_is_used:
                     raise
@@ -134,7 +134,7 @@ class Sampler:
             )
         return policy
 
-    async def _patiently(self, request: TurnRequest) -> Turn:
+    async def _outlast_outage(self, request: TurnRequest) -> Turn:
         """Ask until a server is there to answer."""
         started, wait_s = time.monotonic(), FIRST_WAIT_S
         while True:

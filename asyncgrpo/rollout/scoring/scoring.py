@@ -24,7 +24,7 @@ from jaxtyping import Float64
 
 from asyncgrpo import rewards
 from asyncgrpo.config import RewardSource
-from asyncgrpo.errors import ConfigError, HookError, said
+from asyncgrpo.errors import ConfigError, HookError, describe_error
 from asyncgrpo.rewards.needs import needed
 from asyncgrpo.rollout.group import RolloutGroup
 from asyncgrpo.rollout.hooks.imports import load_object
@@ -102,7 +102,7 @@ class RewardFunction:
                 raise HookError(
                     f"reward `{self.name}` took longer than its timeout_s of {self._timeout_s:g}"
                 ) from error
-            reason = said(error)
+            reason = describe_error(error)
             raise HookError(f"reward `{self.name}` raised {reason}") from error
         return self._checked(answer, len(group.rollouts))
 

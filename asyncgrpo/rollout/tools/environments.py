@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from asyncgrpo.errors import ConfigError, DataError, HookError, ServerError, said
+from asyncgrpo.errors import ConfigError, DataError, HookError, ServerError, describe_error
 from asyncgrpo.metrics.values import Recorder
 from asyncgrpo.rollout.hooks.imports import load_object
 from asyncgrpo.rollout.hooks.threads import call_hook
@@ -157,7 +157,9 @@ class Environments:
                     f"environment `{kind.name}`: {what} took longer than "
                     f"rollout.environment_timeout_s = {self._timeout_s:g}"
                 ) from error
-            raise HookError(f"environment `{kind.name}`: {what} raised {said(error)}") from error
+            raise HookError(
+                f"environment `{kind.name}`: {what} raised {describe_error(error)}"
+            ) from error
 
 
 def load_environments(

@@ -20,7 +20,7 @@ from enum import StrEnum
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from asyncgrpo.errors import HookError, said
+from asyncgrpo.errors import HookError, describe_error
 from asyncgrpo.rollout.chat.reply_parsing import SHOWN_CHARACTERS, BadCall, ToolCall
 from asyncgrpo.rollout.chat.tool_schema import ToolSchema, tool_name, tool_schema
 from asyncgrpo.rollout.group import Message
@@ -124,7 +124,7 @@ class Toolbox:
                     f"tool `{call.name}` took longer than rollout.tool_timeout_s = "
                     f"{self._timeout_s:g}"
                 ) from error
-            return CallOutcome.FAILED, _error(said(error))
+            return CallOutcome.FAILED, _error(describe_error(error))
 
 
 _schemas: "WeakKeyDictionary[ToolFunction, ToolSchema]" = WeakKeyDictionary()

@@ -34,7 +34,7 @@ class Attend(Protocol):
         ...
 
 
-class Backend(Protocol):
+class AttentionBackend(Protocol):
     """A way to compute the attention of packed rows."""
 
     @property
@@ -59,12 +59,14 @@ SDPA = SdpaBackend()
 class Backends:
     """The back end of choice, and sdpa for what it lacks where that is allowed."""
 
-    def __init__(self, preferred: Backend, *, falls_back: bool = False) -> None:
+    def __init__(self, preferred: AttentionBackend, *, falls_back: bool = False) -> None:
         self._preferred = preferred
         self._falls_back = falls_back
         self._told: set[str] = set()
 
-    def of_layer(self, layer: str, query: Tensor, value: Tensor, softcap: float | None) -> Backend:
+    def of_layer(
+        self, layer: str, query: Tensor, value: Tensor, softcap: float | None
+    ) -> AttentionBackend:
         """The back end that computes a layer's attention.
 
         Raises ConfigError where the one asked for by name cannot.
@@ -85,7 +87,7 @@ class Backends:
         return SDPA
 
 
-_BY_NAME: dict[str, Callable[[], Backend]] = {
+_BY_NAME: dict[str, Callable[[], AttentionBackend]] = {
     "sdpa": lambda: SDPA,
     "varlen": attention_varlen.torch_varlen,
     "flash_attn": attention_varlen.flash_attn,

@@ -57,7 +57,7 @@ class VarlenFunction(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class KernelLimits:
     """What a function's kernels take."""
 
     dtypes: tuple[torch.dtype, ...] = (torch.bfloat16, torch.float16)
@@ -99,7 +99,7 @@ class VarlenBackend:
 
     name: str
     function: VarlenFunction
-    limits: Limits = Limits()
+    limits: KernelLimits = KernelLimits()
 
     def lacks(self, query: Tensor, value: Tensor, softcap: float | None) -> str | None:
         """What a layer asks for that the kernels do not have; None = nothing."""
@@ -147,7 +147,7 @@ def flash_attn() -> VarlenBackend:
         except ImportError:
             continue
         function = functools.partial(_flash_attend, module.flash_attn_varlen_func)
-        return VarlenBackend("flash_attn", function, Limits(soft_caps=True))
+        return VarlenBackend("flash_attn", function, KernelLimits(soft_caps=True))
     raise ConfigError(
         "model.attn_backend: got flash_attn, and the package flash-attn cannot be imported; "
         "install it (pip install 'asyncgrpo[gpu]'), or use auto"

@@ -18,7 +18,7 @@ from transformers import AttentionInterface
 
 from asyncgrpo.errors import ConfigError
 from asyncgrpo.records import Row
-from asyncgrpo.training.attention.attention_backends import SDPA, Attend, Backend, Backends
+from asyncgrpo.training.attention.attention_backends import SDPA, Attend, AttentionBackend, Backends
 
 ATTENTION_NAME = "asyncgrpo_tree"
 SDPA_ONLY = Backends(SDPA)
@@ -33,7 +33,9 @@ class RowAttention:
         self._depth = int(row.position_ids_N.max()) + 1
         self._plans: dict[tuple[str, int | None, torch.dtype], Attend] = {}
 
-    def plan(self, window: int | None, dtype: torch.dtype, backend: Backend = SDPA) -> Attend:
+    def plan(
+        self, window: int | None, dtype: torch.dtype, backend: AttentionBackend = SDPA
+    ) -> Attend:
         """The attention of a layer whose queries see `window` keys; None = their whole path."""
         if window is not None and window >= self._depth:
             window = None

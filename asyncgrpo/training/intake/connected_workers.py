@@ -24,7 +24,7 @@ from asyncgrpo.training.intake.batches import Account
 
 
 @dataclass(slots=True, eq=False)
-class Stay:
+class ConnectedWorker:
     """A worker from its Hello on."""
 
     index: int
@@ -47,15 +47,15 @@ class Workers:
     def __init__(self, count: int, timeout_s: float, now: float) -> None:
         self._count = count
         self._timeout_s = timeout_s
-        self._stays: dict[int, Stay] = {}
-        self._by_sender: dict[Sender, Stay] = {}
+        self._stays: dict[int, ConnectedWorker] = {}
+        self._by_sender: dict[Sender, ConnectedWorker] = {}
         self._heard = dict.fromkeys(range(count), now)
         self._empty: dict[int, dict[int, str]] = {}  # epoch -> worker -> why
 
-    def __iter__(self) -> Iterator[Stay]:
+    def __iter__(self) -> Iterator[ConnectedWorker]:
         return iter(self._stays.values())
 
-    def join(self, sender: Sender, hello: Hello) -> Stay:
+    def join(self, sender: Sender, hello: Hello) -> ConnectedWorker:
         """A worker said Hello; raises RunError where the run has none of its index."""
         if hello.worker >= self._count:
             raise RunError(
@@ -65,11 +65,11 @@ class Workers:
         former = self._stays.get(hello.worker)
         if former is not None:
             del self._by_sender[former.sender]
-        stay = Stay(hello.worker, sender, WorkerProcess(hello.pid))
+        stay = ConnectedWorker(hello.worker, sender, WorkerProcess(hello.pid))
         self._stays[hello.worker] = self._by_sender[sender] = stay
         return stay
 
-    def of(self, sender: Sender) -> Stay:
+    def of(self, sender: Sender) -> ConnectedWorker:
         """Who sent a message; raises RunError for a sender that said no Hello."""
         stay = self._by_sender.get(sender)
         if stay is None:
@@ -83,7 +83,7 @@ class Workers:
             self._heard[stay.index] = now
 
     @property
-    def at_work(self) -> list[Stay]:
+    def at_work(self) -> list[ConnectedWorker]:
         """Those that said Hello and have prompts left."""
         return [stay for stay in self if not stay.exhausted]
 
@@ -97,7 +97,7 @@ class Workers:
         done = len(self._stays) - len(self.at_work)
         return -(-allowance_tokens // max(self._count - done, 1))
 
-    def progress(self, stay: Stay, step: int, allowance_tokens: int) -> Progress:
+    def progress(self, stay: ConnectedWorker, step: int, allowance_tokens: int) -> Progress:
         """What to tell a worker now."""
         stay.reported_tokens = stay.account.consumed_tokens
         return Progress(step, self.share_of(allowance_tokens), stay.reported_tokens)
@@ -136,7 +136,7 @@ class Workers:
         """What a worker is called."""
         return worker_name(index, self._count)
 
-    def _check_end(self, stay: Stay | None) -> None:
+    def _check_end(self, stay: ConnectedWorker | None) -> None:
         if stay is None or not stay.process.is_gone:
             return
         # Its last words may still be on their way: they say more than its end does.
@@ -149,7 +149,7 @@ class Workers:
             f"its log says why: {_log(name)}"
         )
 
-    def _check_silence(self, index: int, stay: Stay | None, silent_s: float) -> None:
+    def _check_silence(self, index: int, stay: ConnectedWorker | None, silent_s: float) -> None:
         if silent_s <= self._timeout_s:
             return
         name = self.name(index)

@@ -38,7 +38,7 @@ from asyncgrpo.ledger.state_file import RolloutState
 from asyncgrpo.ledger.states import Ledger, LedgerCounts
 from asyncgrpo.metrics.values import Aggregates
 from asyncgrpo.training.intake.batches import Batch, Batches, BatchSettings
-from asyncgrpo.training.intake.connected_workers import Stay, Workers
+from asyncgrpo.training.intake.connected_workers import ConnectedWorker, Workers
 
 logger = logging.getLogger(__name__)
 
@@ -350,7 +350,7 @@ class Inbox:
         exhausted = self._workers.all_exhausted
         return exhausted and self._batches is not None and self._batches.num_queued == 0
 
-    def _report_progress(self, stay: Stay) -> None:
+    def _report_progress(self, stay: ConnectedWorker) -> None:
         self._link.send(stay.sender, self._workers.progress(stay, self._step, self._allowance))
 
 

@@ -36,14 +36,14 @@ def ratio(log_ratio: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Surroundings:
+class SampleRatios:
     """What a term's sample has beside its own token."""
 
     log_rest_T: Tensor  # log ratio of the sample's other terms together
     length_T: Tensor  # n: terms of the sample
 
     @classmethod
-    def of(cls, log_ratio_T: Tensor, row: RowTensors) -> "Surroundings":
+    def of(cls, log_ratio_T: Tensor, row: RowTensors) -> "SampleRatios":
         """From the log ratios of a row, in which every sample is whole."""
         zero_M = log_ratio_T.new_zeros(row.num_samples)
         log_rho_T = zero_M.index_add(0, row.term_sample_T, log_ratio_T)[row.term_sample_T]
@@ -51,9 +51,9 @@ class Surroundings:
         length_T = zero_M.index_add(0, row.term_sample_T, one_T)[row.term_sample_T]
         return cls(log_rho_T - log_ratio_T, length_T)
 
-    def for_each_token(self) -> "Surroundings":
+    def for_each_token(self) -> "SampleRatios":
         """The same, against values of [T, K]."""
-        return Surroundings(self.log_rest_T[:, None], self.length_T[:, None])
+        return SampleRatios(self.log_rest_T[:, None], self.length_T[:, None])
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Correction:
         """Whether it only keeps or leaves out: the clipped loss has a ratio of its own."""
         return self.kind in {"token_mask", "geometric_mask", "none"}
 
-    def keeps(self, log_ratio: Tensor, around: Surroundings) -> Tensor:
+    def keeps(self, log_ratio: Tensor, around: SampleRatios) -> Tensor:
         """Which tokens have a weight at all."""
         match self.kind:
             case "token_mask" | "icepop":
@@ -81,7 +81,7 @@ class Correction:
             case "token_clip" | "none":
                 return torch.ones_like(log_ratio, dtype=torch.bool)
 
-    def weight(self, log_ratio: Tensor, around: Surroundings) -> Tensor:
+    def weight(self, log_ratio: Tensor, around: SampleRatios) -> Tensor:
         """What a token with this log ratio weighs; 0 where it is left out."""
         match self.kind:
             case "token_mask" | "icepop" | "geometric_mask":

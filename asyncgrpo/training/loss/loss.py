@@ -40,7 +40,7 @@ from asyncgrpo.training.loss.correction import (
     LOG_RATIO_LIMIT,
     Correction,
     Kind,
-    Surroundings,
+    SampleRatios,
     ratio,
 )
 from asyncgrpo.training.loss.loss_sums import LossSums, observe, observe_mean
@@ -107,7 +107,7 @@ def policy_loss(
     log_ratio_T = (scores.logprob_T.detach() - row.term_sampler_logprob_T).clamp(
         -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT
     )
-    around = Surroundings.of(log_ratio_T, row)
+    around = SampleRatios.of(log_ratio_T, row)
     if settings.score_centering:
         loss_T = _score_centered(scores, row, log_ratio_T, around, settings)
     else:
@@ -126,7 +126,7 @@ def _score_centered(
     scores: TermScores,
     row: RowTensors,
     log_ratio_T: Tensor,
-    around: Surroundings,
+    around: SampleRatios,
     settings: LossSettings,
 ) -> Tensor:
     if scores.top_logprob_TK is None or row.top_logprobs_TK is None:
@@ -144,7 +144,7 @@ def _score_centered(
 
 
 def centering_weights(
-    policy_TK: Tensor, sampler_TK: Tensor, around: Surroundings, settings: LossSettings
+    policy_TK: Tensor, sampler_TK: Tensor, around: SampleRatios, settings: LossSettings
 ) -> Tensor:
     """w_v of each top token, from the two logprobs; 0 where the token is absent (-inf)."""
     absent_TK, correction = _absent(policy_TK, sampler_TK), settings.corrects
@@ -170,7 +170,7 @@ def _uncentered(
     scores: TermScores,
     row: RowTensors,
     log_ratio_T: Tensor,
-    around: Surroundings,
+    around: SampleRatios,
     settings: LossSettings,
 ) -> Tensor:
     """The value is that of the formula; `weight` is the factor of grad log p in its gradient."""

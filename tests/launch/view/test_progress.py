@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from asyncgrpo.launch.view.panel import PanelView, bottleneck, render, sparkline
-from asyncgrpo.launch.view.progress import Goal, Progress, Tail, advance, reward_way, step_line
+from asyncgrpo.launch.view.progress import Goal, RunProgress, Tail, advance, reward_way, step_line
 from asyncgrpo.launch.view.view import LineView
 
 
@@ -24,7 +24,7 @@ def test_a_step_and_a_sync_are_a_line_each_in_the_order_of_time():
         {"time": 0.5, "event": "process_started", "name": "worker"},
     ]
     metrics = [record(1, reward=0.5), record(2, reward=0.75)]
-    progress = advance(Progress(Goal(max_steps=10)), metrics, events)
+    progress = advance(RunProgress(Goal(max_steps=10)), metrics, events)
     assert progress.news == (
         "step 1/10  reward 0.500",
         "sync 2  served after 0.25 s",
@@ -36,7 +36,7 @@ def test_a_step_and_a_sync_are_a_line_each_in_the_order_of_time():
 
 def test_what_a_window_did_not_measure_is_not_told():
     nulls = {"reward": None, "grad_norm": None, "perf/step_s": 1.0}
-    progress = advance(Progress(Goal()), [record(1, **nulls)], [])
+    progress = advance(RunProgress(Goal()), [record(1, **nulls)], [])
     assert step_line(progress) == "step 1  took 1.0 s"
     assert progress.rewards == ()
 
@@ -50,7 +50,7 @@ def test_the_goal_is_steps_or_epochs(goal: Goal, fraction: float | None):
 
 
 def test_a_long_run_keeps_its_rewards_and_only_the_newest_windows():
-    progress = advance(Progress(Goal()), [record(step, reward=0.5) for step in range(300)], [])
+    progress = advance(RunProgress(Goal()), [record(step, reward=0.5) for step in range(300)], [])
     assert len(progress.rewards) == 300
     assert [r["step"] for r in progress.records] == list(range(200, 300))
 
@@ -95,7 +95,7 @@ def test_text_mode_is_one_line_each_and_waiting_does_not_flood():
     view = LineView(output)
     for half_seconds in range(50):
         view.waiting("server-0", half_seconds / 2, f"Loading shard {half_seconds}")
-    view.show(advance(Progress(Goal(max_steps=2)), [record(1, reward=0.5)], []))
+    view.show(advance(RunProgress(Goal(max_steps=2)), [record(1, reward=0.5)], []))
     view.close()
     assert output.getvalue().splitlines() == [
         "server-0 starts, 10 s: Loading shard 20",
@@ -117,7 +117,7 @@ def test_the_panel_shows_progress_reward_staleness_rates_queue_and_bottleneck():
         "rollout/generated_tokens_per_s": 512.0,
         "rollout/queue_size": 31.0,
     }
-    progress = advance(Progress(Goal(max_steps=20)), steps(10, **waiting), [])
+    progress = advance(RunProgress(Goal(max_steps=20)), steps(10, **waiting), [])
     console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
     console.print(render("demo", progress, bottleneck(progress), elapsed_s=75))
     text = console.file.getvalue()
@@ -141,7 +141,9 @@ def test_a_panel_keeps_what_was_said_and_goes_away():
     view = PanelView("demo", Console(file=output, force_terminal=True, width=60))
     view.say("run directory runs/demo")
     view.waiting("server-0", 3, "Loading weights")
-    view.show(advance(Progress(Goal()), steps(3), [{"event": "warning", "message": "slow disk"}]))
+    view.show(
+        advance(RunProgress(Goal()), steps(3), [{"event": "warning", "message": "slow disk"}])
+    )
     view.close()
     view.close()
     assert "run directory runs/demo" in output.getvalue()
@@ -149,7 +151,7 @@ def test_a_panel_keeps_what_was_said_and_goes_away():
 
 
 def test_too_few_steps_name_no_bottleneck():
-    assert bottleneck(advance(Progress(Goal()), steps(2), [])) == "too early to say"
+    assert bottleneck(advance(RunProgress(Goal()), steps(2), [])) == "too early to say"
 
 
 @given(st.lists(st.floats(-10, 10), max_size=50))

@@ -14,8 +14,13 @@ from asyncgrpo.errors import ConfigError
 from asyncgrpo.packing.row import build_row
 from asyncgrpo.records import Row
 from asyncgrpo.training.attention import attention_varlen
-from asyncgrpo.training.attention.attention_backends import SDPA, Backend, Backends, choose_backends
-from asyncgrpo.training.attention.attention_varlen import Limits, VarlenBackend
+from asyncgrpo.training.attention.attention_backends import (
+    SDPA,
+    AttentionBackend,
+    Backends,
+    choose_backends,
+)
+from asyncgrpo.training.attention.attention_varlen import KernelLimits, VarlenBackend
 from asyncgrpo.training.attention.gather_states import gather_states
 from asyncgrpo.training.attention.tree_attention import RowAttention, tree_attention
 from tests.packing.made_samples import path_positions, samples
@@ -50,7 +55,7 @@ def dense(row: Row, q: Tensor, k: Tensor, v: Tensor, window: int | None, softcap
     return (scores.masked_fill(~mask, -torch.inf).softmax(-1) @ v).transpose(1, 2)
 
 
-def tree(row: Row, q: Tensor, k: Tensor, v: Tensor, backend: Backend = SDPA, **options):
+def tree(row: Row, q: Tensor, k: Tensor, v: Tensor, backend: AttentionBackend = SDPA, **options):
     out, weights = tree_attention(
         nn.Identity(),
         q,
@@ -67,7 +72,11 @@ def tree(row: Row, q: Tensor, k: Tensor, v: Tensor, backend: Backend = SDPA, **o
 
 
 def assert_equals_dense(
-    backend: Backend, row: Row, window: int | None, softcap: float | None, dtype: torch.dtype
+    backend: AttentionBackend,
+    row: Row,
+    window: int | None,
+    softcap: float | None,
+    dtype: torch.dtype,
 ):
     q, k, v = states(row, dtype)
     out = tree(row, q, k, v, backend, sliding_window=window, softcap=softcap)
@@ -211,7 +220,7 @@ def test_on_a_cpu_auto_is_sdpa_and_on_a_gpu_varlen():
 
 def lacking(q: Tensor, v: Tensor, softcap: float | None = None, **limits) -> str | None:
     devices = ("cpu",)
-    backend = VarlenBackend("varlen", reference_attend, Limits(devices=devices, **limits))
+    backend = VarlenBackend("varlen", reference_attend, KernelLimits(devices=devices, **limits))
     return backend.lacks(q, v, softcap)
 
 
@@ -231,7 +240,9 @@ def test_what_the_kernels_lack_is_told_by_name():
 def test_auto_falls_back_to_sdpa_with_one_line_for_each_thing_lacking(caplog):
     row = build_row(tangled_samples())
     q, k, v = states(row, torch.float32)
-    limited = VarlenBackend("varlen", reference_attend, Limits((torch.float32,), ("cpu",), 256, 1))
+    limited = VarlenBackend(
+        "varlen", reference_attend, KernelLimits((torch.float32,), ("cpu",), 256, 1)
+    )
     backends = Backends(limited, falls_back=True)
     with caplog.at_level(logging.INFO):
         out = [

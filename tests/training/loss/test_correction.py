@@ -18,7 +18,7 @@ from tests.training.test_loss import V, scores_of, softmax
 from asyncgrpo.config.sections.loss import LossConfig
 from asyncgrpo.packing.row import build_row
 from asyncgrpo.records import NO_TOKEN, Sample, SampleKey
-from asyncgrpo.training.loss.correction import Correction, Kind, Surroundings
+from asyncgrpo.training.loss.correction import Correction, Kind, SampleRatios
 from asyncgrpo.training.loss.loss import LossSettings, policy_loss
 from asyncgrpo.training.loss.loss_sums import loss_metrics
 from asyncgrpo.training.model.row_tensors import RowTensors
@@ -125,7 +125,7 @@ def test_the_weights_of_three_tokens_by_hand(kind: Kind):
     r = np.array([2.0, 0.5, 1.2])  # rho = 1.2, g = 1.2^(1/3) = 1.06
     row = row_of(np.full((1, 3, V), 1 / V), [[0, 1, 2]], [1.0])
     log_ratio = torch.from_numpy(np.log(r))
-    found = Correction(kind, LOW, HIGH).weight(log_ratio, Surroundings.of(log_ratio, row))
+    found = Correction(kind, LOW, HIGH).weight(log_ratio, SampleRatios.of(log_ratio, row))
     expected = {
         "token_mask": [0, 0, 1.2],
         "icepop": [0, 0, 1.2],

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncgrpo.rollout.limits.failures import FailureBudget
+from asyncgrpo.rollout.limits.failure_budget import FailureBudget
 
 
 def test_one_failure_more_than_the_budget_ends_the_run_with_the_commonest_reason():

@@ -1,6 +1,6 @@
 """A worker at work: the loops between the trainer's Begin and its Stop.
 
-    Generation --finished groups--> Resolution --GroupReady, PromptDropped--> trainer
+    Generation --finished groups--> ScoringLoop --GroupReady, PromptDropped--> trainer
         ^ wake                          |
         +--- messages (Published, Progress, Stop), server load every 5 s -----+
 
@@ -28,21 +28,21 @@ from asyncgrpo.channel.messages import (
 )
 from asyncgrpo.channel.ordinals import wanted_ordinals
 from asyncgrpo.config import known
-from asyncgrpo.errors import HookError, ServerError, said
+from asyncgrpo.errors import HookError, ServerError, describe_error
 from asyncgrpo.metrics.sinks import EventLog
 from asyncgrpo.metrics.values import Recorder
 from asyncgrpo.rollout.generation import Generation
 from asyncgrpo.rollout.inputs import Inputs, make_loop
 from asyncgrpo.rollout.limits.admission import Admission
 from asyncgrpo.rollout.limits.concurrency import POLL_S, ConcurrencyCap, kv_cache_rollouts
-from asyncgrpo.rollout.limits.failures import FailureBudget
+from asyncgrpo.rollout.limits.failure_budget import FailureBudget
 from asyncgrpo.rollout.limits.heartbeats import Heartbeats
 from asyncgrpo.rollout.observe import observe_load
 from asyncgrpo.rollout.one_rollout import RolloutRunner
-from asyncgrpo.rollout.open_group import OpenGroup, Outcome
-from asyncgrpo.rollout.resolution import GROUPS_AT_ONCE, QUEUE_GROUPS, Resolution
+from asyncgrpo.rollout.open_group import GroupOutcome, OpenGroup
 from asyncgrpo.rollout.sampling.policy import CurrentPolicy, PolicyName
 from asyncgrpo.rollout.sampling.sampler import Sampler, TurnClient
+from asyncgrpo.rollout.scoring_loop import GROUPS_AT_ONCE, QUEUE_GROUPS, ScoringLoop
 from asyncgrpo.server.load import ServerLoad
 
 log = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class Client(TurnClient, Protocol):
     async def load(self) -> ServerLoad: ...
 
 
-class Session:
+class WorkerLoops:
     """The state and the loops of a worker that was told where to begin."""
 
     def __init__(
@@ -126,7 +126,7 @@ class Session:
             seed=config.rollout.seed,
             eos_ids=inputs.eos_ids,
         )
-        self._resolution = Resolution(
+        self._resolution = ScoringLoop(
             loop=self._loop,
             rewards=inputs.rewards,
             admission=self._admission,
@@ -171,7 +171,9 @@ class Session:
         try:
             await self._loop.setup()
         except Exception as error:
-            raise HookError(f"{type(self._loop).__name__}.setup raised {said(error)}") from error
+            raise HookError(
+                f"{type(self._loop).__name__}.setup raised {describe_error(error)}"
+            ) from error
 
     async def _close(self) -> None:
         """Let the user's loop release what it holds; it cannot spoil the end of a run."""
@@ -210,7 +212,7 @@ class Session:
         wanted = wanted_ordinals(begin.first_ordinal, begin.max_ordinal, begin.resolved)
         return self._share.ordinals(wanted)
 
-    async def _emit(self, outcome: Outcome | PromptDropped | EpochEmpty) -> None:
+    async def _emit(self, outcome: GroupOutcome | PromptDropped | EpochEmpty) -> None:
         """Send an outcome after the observations it belongs to."""
         await self._send_measured()
         await self._link.send(outcome)

@@ -20,15 +20,15 @@ import numpy as np
 from jaxtyping import Float64
 
 from asyncgrpo.channel.messages import DropReason, PromptDropped
-from asyncgrpo.errors import HookError, RunError, said
+from asyncgrpo.errors import HookError, RunError, describe_error
 from asyncgrpo.metrics.values import Recorder
 from asyncgrpo.rollout.group import RolloutGroup
 from asyncgrpo.rollout.limits.admission import Admission
 from asyncgrpo.rollout.limits.drought import Drought
-from asyncgrpo.rollout.limits.failures import FailureBudget
+from asyncgrpo.rollout.limits.failure_budget import FailureBudget
 from asyncgrpo.rollout.loop import AsyncRolloutLoop
 from asyncgrpo.rollout.observe import observe_group
-from asyncgrpo.rollout.open_group import OpenGroup, Outcome, ready, samples_of
+from asyncgrpo.rollout.open_group import GroupOutcome, OpenGroup, ready, samples_of
 from asyncgrpo.rollout.scoring.advantages import has_signal, total_rewards
 from asyncgrpo.rollout.scoring.scoring import RewardFunction, score_group
 
@@ -38,7 +38,7 @@ QUEUE_GROUPS = 16  # finished groups that wait; further ones block their last ro
 GROUPS_AT_ONCE = 64  # a judge may take a minute per group
 
 
-class Resolution:
+class ScoringLoop:
     """Scores what generation finished."""
 
     def __init__(
@@ -50,7 +50,7 @@ class Resolution:
         failures: FailureBudget,
         recorder: Recorder,
         finished: "asyncio.Queue[OpenGroup]",
-        emit: Callable[[Outcome], Awaitable[None]],
+        emit: Callable[[GroupOutcome], Awaitable[None]],
         wake: Callable[[], None],
         warn: Callable[[str], None],
     ) -> None:
@@ -96,7 +96,7 @@ class Resolution:
         self._wake()
         await self._emit(outcome)
 
-    async def _outcome(self, open_group: OpenGroup) -> Outcome:
+    async def _outcome(self, open_group: OpenGroup) -> GroupOutcome:
         group = open_group.to_score()
         scored = await score_group(self._rewards, group)
         group.rewards = total_rewards(scored.weighted)
@@ -114,7 +114,7 @@ class Resolution:
         try:
             advantages_G = np.asarray(self._loop.compute_advantages(group), np.float64)
         except Exception as error:
-            raise HookError(f"{hook} raised {said(error)}") from error
+            raise HookError(f"{hook} raised {describe_error(error)}") from error
         if advantages_G.shape != (len(group.rollouts),):
             raise HookError(
                 f"{hook} returned shape {advantages_G.shape}; expected one number for each of "
@@ -124,7 +124,7 @@ class Resolution:
             raise HookError(f"{hook} returned {advantages_G.tolist()}; expected finite numbers")
         return advantages_G
 
-    def _watch_drought(self, outcome: Outcome) -> None:
+    def _watch_drought(self, outcome: GroupOutcome) -> None:
         if not isinstance(outcome, PromptDropped):
             self._drought.gave()
         elif warning := self._drought.empty(outcome.reason):
