@@ -12,7 +12,7 @@ import asyncio
 import pytest
 
 from asyncgrpo.channel.messages import GroupReady, Measured, Progress, Stop
-from asyncgrpo.rollout import session
+from asyncgrpo.rollout import worker_loops
 from tests.fake_vllm import FakeServer, FakeState
 from tests.rollout.fakes import FakeTrainer, config, run, write_prompts
 
@@ -36,8 +36,8 @@ def data_path(tmp_path):
 @pytest.fixture(autouse=True)
 def _often(monkeypatch):
     """Gauges and the server's load are read ten times a second, for runs of a few."""
-    monkeypatch.setattr(session, "REPORT_S", 0.05)
-    monkeypatch.setattr(session, "POLL_S", 0.1)
+    monkeypatch.setattr(worker_loops, "REPORT_S", 0.05)
+    monkeypatch.setattr(worker_loops, "POLL_S", 0.1)
 
 
 def gauges(trainer):

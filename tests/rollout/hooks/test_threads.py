@@ -122,7 +122,7 @@ def test_a_hung_call_does_not_keep_the_interpreter_alive():
 def test_a_process_that_a_call_forks_ends_with_its_own_status_and_at_once(end, status, says):
     code = (
         "import asyncio, os, sys\n"
-        "from asyncgrpo.rollout import kept_threads, threads\n"
+        "from asyncgrpo.rollout.hooks import kept_threads, threads\n"
         "kept_threads.FREE_S = 3600.0\n"
         "def forks():\n"
         "    child = os.fork()\n"

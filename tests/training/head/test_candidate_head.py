@@ -5,7 +5,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.training.test_lm_head import SHAPES, gradients
 from torch import Tensor
 
 from asyncgrpo.records import NO_TOKEN
@@ -13,6 +12,7 @@ from asyncgrpo.training.head import candidate_head
 from asyncgrpo.training.head.candidate_head import CandidateTerms
 from asyncgrpo.training.head.lm_head import HeadScores, score_terms
 from asyncgrpo.training.head.logit_shape import LogitShape
+from tests.training.head.test_lm_head import SHAPES, gradients
 
 N, H, V, K = 17, 8, 29, 4
 POSITION_T = torch.tensor([0, 0, 0, 2, 3, 3, 7, 8, 9, 16, 16])

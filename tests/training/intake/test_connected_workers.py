@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.training.test_inbox import RULES, Peer
 
 from asyncgrpo.channel.messages import (
     Begin,
@@ -25,6 +24,7 @@ from asyncgrpo.errors import RunError
 from asyncgrpo.training.intake.batches import BatchSettings
 from asyncgrpo.training.intake.inbox import Inbox, InboxSettings
 from tests.training.fixtures import make_model, resolved, write_run
+from tests.training.intake.test_inbox import RULES, Peer
 from tests.training.scripted_worker import ScriptedWorker, make_group
 from tests.training.test_trainer import finish, start, state
 

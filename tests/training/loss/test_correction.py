@@ -13,7 +13,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.training.test_loss import V, scores_of, softmax
 
 from asyncgrpo.config.sections.loss import LossConfig
 from asyncgrpo.packing.row import build_row
@@ -22,6 +21,7 @@ from asyncgrpo.training.loss.correction import Correction, Kind, SampleRatios
 from asyncgrpo.training.loss.loss import LossSettings, policy_loss
 from asyncgrpo.training.loss.loss_sums import loss_metrics
 from asyncgrpo.training.model.row_tensors import RowTensors
+from tests.training.loss.test_loss import V, scores_of, softmax
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 LOW, HIGH = 0.6, 1.7

@@ -11,7 +11,6 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
-from tests.training.test_delta_net import HYBRID, VISION, remembering
 from transformers import (
     AutoModelForImageTextToText,
     Qwen3_5Config,
@@ -27,11 +26,12 @@ from asyncgrpo.training.orders import Train
 from asyncgrpo.training.parallel import join_ranks, leave_ranks
 from asyncgrpo.training.trainer import Trainer
 from tests.training import sharded_step
+from tests.training.attention.test_delta_net import HYBRID, VISION, remembering
 from tests.training.fixtures import VOCAB, add_tokenizer, resolved
 from tests.training.scripted_worker import make_group
 from tests.training.test_checkpoint import save
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")
