@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float32, Float64, Int32
 
-from asyncgrpo.records import FinishReason, VersionSpan
+from asyncgrpo.records import FinishReason, Turn, VersionSpan
 
 Message = dict[str, Any]
 Messages = list[Message]
@@ -55,6 +55,25 @@ class TurnRecord:
     output_sampler_logprobs: Sequence[dict[int, float]] | TopLogprobs | None = None
     finish_reason: FinishReason | None = None  # None where the hook does not say
     version_spans: tuple[VersionSpan, ...] = ()  # over output_ids
+
+
+def turn_record(prompt_ids: TokenIds, turn: Turn) -> TurnRecord:
+    """The record of a turn as the sampler returned it."""
+    top = None
+    if turn.top_ids is not None and turn.top_logprobs is not None:
+        top = TopLogprobs(turn.top_ids, turn.top_logprobs)
+    candidates = None
+    if turn.candidate_ids is not None and turn.candidate_counts is not None:
+        candidates = CandidateSets(turn.candidate_ids, turn.candidate_counts)
+    return TurnRecord(
+        prompt_ids=prompt_ids,
+        output_ids=turn.output_ids,
+        output_log_probs=turn.logprobs,
+        output_sampling_mask=candidates,
+        output_sampler_logprobs=top,
+        finish_reason=turn.finish_reason,
+        version_spans=turn.version_spans,
+    )
 
 
 @dataclass(slots=True)

@@ -21,7 +21,7 @@ from jaxtyping import Int32
 from asyncgrpo.config import Config, known
 from asyncgrpo.errors import RunError, ServerError
 from asyncgrpo.records import FinishReason, Turn, TurnRequest
-from asyncgrpo.rollout.group import CandidateSets, TokenIds, TopLogprobs, TurnRecord
+from asyncgrpo.rollout.group import TokenIds, TurnRecord, turn_record
 from asyncgrpo.rollout.sampling.context import RolloutContext, current_rollout
 from asyncgrpo.rollout.sampling.policy import CurrentPolicy, PolicyName
 from asyncgrpo.rollout.sampling.seeds import request_seed
@@ -168,22 +168,10 @@ class Sampler:
     def _record(self, prompt: Int32[np.ndarray, "P"], turn: Turn) -> TurnRecord:
         if turn.finish_reason is FinishReason.ABORT:
             raise ServerError("the server aborted the request; was the server paused or stopped?")
-        top = None
-        if turn.top_ids is not None and turn.top_logprobs is not None:
-            top = TopLogprobs(turn.top_ids, turn.top_logprobs)
-        candidates = None
-        if turn.candidate_ids is not None and turn.candidate_counts is not None:
-            candidates = CandidateSets(turn.candidate_ids, turn.candidate_counts)
-        return TurnRecord(
-            prompt_ids=prompt,
-            output_ids=turn.output_ids,
-            output_log_probs=turn.logprobs,
-            output_sampling_mask=candidates,
-            output_sampler_logprobs=top,
-            finish_reason=turn.finish_reason,
-            # With adapters the spans are about the base weights, which never change.
-            version_spans=turn.version_spans if self._in_place else (),
-        )
+        record = turn_record(prompt, turn)
+        if not self._in_place:
+            record.version_spans = ()  # of the base weights, which never change under adapters
+        return record
 
 
 def _more_room(rollout: RolloutContext) -> str:
