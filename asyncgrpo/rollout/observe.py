@@ -2,7 +2,8 @@
 
 Values are recorded with their weight, under every name that the catalogue reduces another way:
 a length goes to the mean, the min and the max. Group statistics of trained groups are weighted
-by their samples.
+by their samples. Calls of tools count for lost rollouts too; rates of calls are over all rollouts
+that came to their end, trained or dropped.
 
 Shape suffix: G = the rollouts of one group.
 """
@@ -13,9 +14,11 @@ from jaxtyping import Float64
 from asyncgrpo.metrics.values import Recorder
 from asyncgrpo.records import FinishReason
 from asyncgrpo.rollout.group import Rollout, RolloutGroup
-from asyncgrpo.rollout.open_group import OpenGroup
+from asyncgrpo.rollout.open_group import FinishedGroup
+from asyncgrpo.rollout.sampling.context import RolloutContext
 from asyncgrpo.rollout.sampling.samples import Drafts
 from asyncgrpo.rollout.scoring.scoring import GroupRewards
+from asyncgrpo.rollout.tools.tools import CallOutcome, ToolUse
 from asyncgrpo.server.load import ServerLoad
 
 
@@ -60,9 +63,37 @@ def observe_rollout(
         recorder.record("rollout/drift_tokens_max", drift)
 
 
+def observe_tool_calls(recorder: Recorder, use: ToolUse) -> None:
+    """The calls of a rollout, also of one that was lost."""
+    recorder.record_all("tools/parallel_calls_mean", use.calls_per_reply)
+    for call in use.calls:
+        match call.outcome:
+            case CallOutcome.UNKNOWN:
+                recorder.record("tools/unknown_name_count", 1)
+            case CallOutcome.MALFORMED:
+                recorder.record("tools/malformed_count", 1)
+            case CallOutcome.DONE | CallOutcome.FAILED | CallOutcome.TIMED_OUT:
+                recorder.record("tools/latency_s", call.duration_s)
+                recorder.record(f"tools/{call.name}/latency_s", call.duration_s)
+                recorder.record(f"tools/{call.name}/call_count", 1)
+                recorder.record(f"tools/{call.name}/failure_count", float(call.failed))
+
+
+def observe_tool_rates(recorder: Recorder, rollout: Rollout, context: RolloutContext) -> None:
+    """The frequency of calls in a rollout that came to its end; nothing where it has no tools."""
+    calls, failures = rollout.tool_call_count, rollout.tool_failure_count
+    if not context.tools and not calls:
+        return
+    recorder.record("tools/call_frequency", calls)
+    recorder.record("tools/failure_frequency", failures / calls if calls else 0.0, weight=calls)
+    recorder.record("tools/loop_exhausted_frac", float(context.tool_use.exhausted))
+    for name in ("tools/unknown_name_count", "tools/malformed_count"):
+        recorder.record(name, 0)  # none is an observation too
+
+
 def observe_group(
     recorder: Recorder,
-    open_group: OpenGroup,
+    finished: FinishedGroup,
     group: RolloutGroup,
     scored: GroupRewards,
     *,
@@ -70,7 +101,7 @@ def observe_group(
 ) -> None:
     """A group was scored, and is trained (`kept`) or dropped without signal."""
     assert group.rewards is not None, "observed after scoring"
-    num_samples_G = np.array([len(f.drafts.drafts) for f in open_group.finished], np.float64)
+    num_samples_G = np.array([len(f.drafts.drafts) for f in finished.rollouts], np.float64)
     num_samples = float(num_samples_G.sum())
     recorder.record_all("completions/duplicate_frac", duplicates(group))
     for name, rewards_G in scored.by_name.items():

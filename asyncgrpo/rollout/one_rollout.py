@@ -1,4 +1,4 @@
-"""One rollout from beginning to end: an environment for it, the hook, what its turns become.
+"""One rollout from beginning to end.
 
 rent --reset--> the prompt, as this rollout sees it, and its tools
   --generate_one--> Rollout --get_reward--> environment reward --turns--> drafts of samples
@@ -10,38 +10,35 @@ from typing import cast
 from asyncgrpo.errors import DataError, HookError
 from asyncgrpo.metrics.values import Recorder
 from asyncgrpo.rollout.group import Message, Messages, Rollout
+from asyncgrpo.rollout.inputs import Inputs
 from asyncgrpo.rollout.loop import AsyncRolloutLoop
+from asyncgrpo.rollout.observe import observe_rollout, observe_tool_calls, observe_tool_rates
 from asyncgrpo.rollout.open_group import FinishedRollout, OpenGroup
 from asyncgrpo.rollout.sampling.context import RolloutContext, enter_rollout
 from asyncgrpo.rollout.sampling.samples import draft_samples
 from asyncgrpo.rollout.sampling.seeds import environment_seed
-from asyncgrpo.rollout.tools.environments import Environments, Episode
-from asyncgrpo.rollout.tools.tools import ToolFunction
+from asyncgrpo.rollout.tools.environments import Episode
 
 
 class RolloutRunner:
     """Runs rollouts of the recipe, one call each."""
 
-    def __init__(
-        self,
-        *,
-        loop: AsyncRolloutLoop,
-        tools: tuple[ToolFunction, ...],
-        environments: Environments | None,
-        recorder: Recorder,
-        num_top_logprobs: int,
-        seed: int,
-    ) -> None:
+    def __init__(self, inputs: Inputs, loop: AsyncRolloutLoop, recorder: Recorder) -> None:
         self._loop = loop
-        self._tools = tools
-        self._environments = environments
+        self._tools = inputs.tools
+        self._environments = inputs.environments
+        self._eos_ids = inputs.eos_ids
+        self._num_top_logprobs = inputs.config.loss.requested_logprobs
+        self._seed = inputs.config.rollout.seed
         self._recorder = recorder
-        self._num_top_logprobs = num_top_logprobs
-        self._seed = seed
 
-    def context(self, group: OpenGroup, index: int) -> RolloutContext:
-        """What the hooks of rollout `index` of `group` need; the task that runs it enters it."""
-        return RolloutContext(
+    async def run(self, group: OpenGroup, index: int) -> FinishedRollout:
+        """Generate, judge and measure one rollout, in a task of its own.
+
+        Raises:
+            Exception: whatever its hooks raise.
+        """
+        context = RolloutContext(
             epoch=group.epoch,
             position=group.position,
             rollout=index,
@@ -49,10 +46,23 @@ class RolloutRunner:
             tools=list(self._tools),
             prompt_ids=group.prompt_ids,
         )
-
-    async def run(self, group: OpenGroup, context: RolloutContext) -> FinishedRollout:
-        """Generate and judge one rollout; raises whatever its hooks do."""
         enter_rollout(context)
+        start = time.monotonic()
+        try:
+            finished = await self._in_environment(group, context)
+        finally:
+            observe_tool_calls(self._recorder, context.tool_use)
+        observe_rollout(
+            self._recorder,
+            finished.rollout,
+            finished.drafts,
+            duration_s=time.monotonic() - start,
+            eos_ids=self._eos_ids,
+        )
+        observe_tool_rates(self._recorder, finished.rollout, context)
+        return finished
+
+    async def _in_environment(self, group: OpenGroup, context: RolloutContext) -> FinishedRollout:
         if self._environments is None or group.environment is None:
             return await self._generate(group, context, None)
         seed = environment_seed(self._seed, epoch=group.epoch, position=group.position)

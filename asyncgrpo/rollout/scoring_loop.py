@@ -1,9 +1,4 @@
-"""Finished groups are scored and become samples, or are dropped: several groups side by side.
-
-takes      finished groups from the scoring queue
-gives      GroupReady or PromptDropped to the trainer
-waits for  the reward functions
-woken by   the queue
+"""Finished groups are scored and become samples, or are dropped.
 
 no reward failed? -> advantages -> scored rewards differ? -> GroupReady
 error                              unscored | no_signal
@@ -23,12 +18,11 @@ from asyncgrpo.channel.messages import DropReason, PromptDropped
 from asyncgrpo.errors import HookError, RunError, describe_error
 from asyncgrpo.metrics.values import Recorder
 from asyncgrpo.rollout.group import RolloutGroup
-from asyncgrpo.rollout.limits.admission import Admission
 from asyncgrpo.rollout.limits.drought import Drought
-from asyncgrpo.rollout.limits.failure_budget import FailureBudget
+from asyncgrpo.rollout.limits.limits import Limits
 from asyncgrpo.rollout.loop import AsyncRolloutLoop
 from asyncgrpo.rollout.observe import observe_group
-from asyncgrpo.rollout.open_group import GroupOutcome, OpenGroup, ready, samples_of
+from asyncgrpo.rollout.open_group import FinishedGroup, GroupOutcome, samples_of
 from asyncgrpo.rollout.scoring.advantages import has_signal, total_rewards
 from asyncgrpo.rollout.scoring.scoring import RewardFunction, score_group
 
@@ -39,25 +33,29 @@ GROUPS_AT_ONCE = 64  # a judge may take a minute per group
 
 
 class ScoringLoop:
-    """Scores what generation finished."""
+    """Scores finished groups, several side by side.
+
+    takes      finished groups from the scoring queue
+    gives      GroupReady or PromptDropped to the trainer
+    waits for  the reward functions
+    woken by   the queue
+    """
 
     def __init__(
         self,
         *,
         loop: AsyncRolloutLoop,
         rewards: Sequence[RewardFunction],
-        admission: Admission,
-        failures: FailureBudget,
+        limits: Limits,
         recorder: Recorder,
-        finished: "asyncio.Queue[OpenGroup]",
+        finished: "asyncio.Queue[FinishedGroup]",
         emit: Callable[[GroupOutcome], Awaitable[None]],
         wake: Callable[[], None],
         warn: Callable[[str], None],
     ) -> None:
         self._loop = loop
         self._rewards = rewards
-        self._admission = admission
-        self._failures = failures
+        self._limits = limits
         self._recorder = recorder
         self._finished = finished
         self._emit = emit
@@ -66,7 +64,7 @@ class ScoringLoop:
         self._drought = Drought()
 
     async def run(self) -> None:
-        """Resolve groups until cancelled; run `GROUPS_AT_ONCE` of these side by side.
+        """Score groups until cancelled; run `GROUPS_AT_ONCE` of these side by side.
 
         Raises:
             RunError: the failure budget is used up, or nothing is ever scored.
@@ -78,36 +76,37 @@ class ScoringLoop:
             finally:
                 self._finished.task_done()
 
-    async def _resolve(self, open_group: OpenGroup) -> None:
+    async def _resolve(self, finished: FinishedGroup) -> None:
         start = time.monotonic()
-        self._recorder.record("rollout/score_wait_s", start - open_group.queued_at)
-        tokens = open_group.finished_tokens
+        self._recorder.record("rollout/score_wait_s", start - finished.queued_at)
         try:
-            outcome = await self._outcome(open_group)
+            outcome = await self._outcome(finished)
         except HookError as error:
-            self._fail(open_group, error)
-            outcome = _dropped(open_group, DropReason.ERROR)
+            self._fail(finished, error)
+            outcome = finished.dropped(DropReason.ERROR)
         else:
-            self._failures.succeed()
+            self._limits.scoring_failures.succeed()
         self._watch_drought(outcome)
         self._recorder.record("rollout/score_s", time.monotonic() - start)
         offered = sum(sample.num_tokens for sample in samples_of(outcome))
-        self._admission.close_group(finished_tokens=tokens, offered_tokens=offered)
+        self._limits.admission.close_group(
+            finished_tokens=finished.num_tokens, offered_tokens=offered
+        )
         self._wake()
         await self._emit(outcome)
 
-    async def _outcome(self, open_group: OpenGroup) -> GroupOutcome:
-        group = open_group.to_score()
+    async def _outcome(self, finished: FinishedGroup) -> GroupOutcome:
+        group = finished.to_score()
         scored = await score_group(self._rewards, group)
         group.rewards = total_rewards(scored.weighted)
         advantages_G = self._advantages(group)
-        kept = has_signal(group.rewards) and any(f.drafts.drafts for f in open_group.finished)
-        observe_group(self._recorder, open_group, group, scored, kept=kept)
+        kept = has_signal(group.rewards) and any(f.drafts.drafts for f in finished.rollouts)
+        observe_group(self._recorder, finished, group, scored, kept=kept)
         if np.isnan(group.rewards).all():
-            return _dropped(open_group, DropReason.UNSCORED)
+            return finished.dropped(DropReason.UNSCORED)
         if not kept:
-            return _dropped(open_group, DropReason.NO_SIGNAL)
-        return ready(open_group, advantages_G, queued_at=time.time())
+            return finished.dropped(DropReason.NO_SIGNAL)
+        return finished.ready(advantages_G, offered_at=time.time())
 
     def _advantages(self, group: RolloutGroup) -> Float64[np.ndarray, "G"]:
         hook = f"{type(self._loop).__name__}.compute_advantages"
@@ -130,13 +129,9 @@ class ScoringLoop:
         elif warning := self._drought.empty(outcome.reason):
             self._warn(warning)
 
-    def _fail(self, group: OpenGroup, error: HookError) -> None:
-        log.warning("row %d is dropped: %s", group.prompt.row_index, error)
-        self._failures.fail(str(error))
-        exceeded = self._failures.exceeded()
+    def _fail(self, group: FinishedGroup, error: HookError) -> None:
+        log.warning("row %d is dropped: %s", group.opened.prompt.row_index, error)
+        self._limits.scoring_failures.fail(str(error))
+        exceeded = self._limits.scoring_failures.exceeded()
         if exceeded is not None:
             raise RunError(f"groups could not be scored: {exceeded}") from error
-
-
-def _dropped(group: OpenGroup, reason: DropReason) -> PromptDropped:
-    return PromptDropped(group.epoch, group.position, reason)

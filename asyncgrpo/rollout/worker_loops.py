@@ -37,9 +37,11 @@ from asyncgrpo.rollout.limits.admission import Admission
 from asyncgrpo.rollout.limits.concurrency import POLL_S, ConcurrencyCap, kv_cache_rollouts
 from asyncgrpo.rollout.limits.failure_budget import FailureBudget
 from asyncgrpo.rollout.limits.heartbeats import Heartbeats
+from asyncgrpo.rollout.limits.limits import Limits
 from asyncgrpo.rollout.observe import observe_load
 from asyncgrpo.rollout.one_rollout import RolloutRunner
-from asyncgrpo.rollout.open_group import GroupOutcome, OpenGroup
+from asyncgrpo.rollout.open_group import FinishedGroup, GroupOutcome
+from asyncgrpo.rollout.opening import Opening
 from asyncgrpo.rollout.sampling.policy import CurrentPolicy, PolicyName
 from asyncgrpo.rollout.sampling.sampler import Sampler, TurnClient
 from asyncgrpo.rollout.scoring_loop import GROUPS_AT_ONCE, QUEUE_GROUPS, ScoringLoop
@@ -78,64 +80,59 @@ class WorkerLoops:
         *,
         events: EventLog | None = None,
     ) -> None:
-        config = inputs.config
-        self._share = inputs.share
+        config, share = inputs.config, inputs.share
+        self._share = share
         self._starts_over = inputs.prompts.starts_over and bool(begin.resolved)
         self._begin = begin
         self._link = link
         self._client = client
         self._recorder = recorder
+        self._events = events
         self._max_model_len = known(config.server.max_model_len)
         self._heartbeats = Heartbeats()
         self._stopped = asyncio.Event()
-        self._events = events
         self._preemptions: int | None = None
         self._cap_started = False
         self._policy = CurrentPolicy(PolicyName(begin.policy, begin.policy_version))
-        self._admission = Admission(begin.allowance_tokens)
-        self._cap = ConcurrencyCap(self._share.of(config.rollout.max_concurrent_rollouts))
-        self._finished: asyncio.Queue[OpenGroup] = asyncio.Queue(QUEUE_GROUPS)
+        self._limits = Limits(
+            admission=Admission(begin.allowance_tokens),
+            cap=ConcurrencyCap(share.of(config.rollout.max_concurrent_rollouts)),
+            rollout_failures=FailureBudget(config.rollout.failure_budget),
+            scoring_failures=FailureBudget(config.rollout.failure_budget),
+        )
+        self._finished: asyncio.Queue[FinishedGroup] = asyncio.Queue(QUEUE_GROUPS)
         sampler = Sampler(config, client, self._policy, on_retry=lambda: count_retry(recorder))
         self._loop = make_loop(inputs, sampler)
-        runner = RolloutRunner(
-            loop=self._loop,
-            tools=inputs.tools,
-            environments=inputs.environments,
-            recorder=recorder,
-            num_top_logprobs=config.loss.requested_logprobs,
-            seed=config.rollout.seed,
-        )
-        self._generation = Generation(
-            prompts=inputs.prompts,
-            loop=self._loop,
-            runner=runner,
-            chat=inputs.chat,
-            tools=inputs.tools,
-            environments=inputs.environments,
-            sampler=sampler,
-            policy=self._policy,
-            admission=self._admission,
-            cap=self._cap,
-            failures=FailureBudget(config.rollout.failure_budget),
-            recorder=recorder,
-            heartbeats=self._heartbeats,
-            finished=self._finished,
-            tell=self._emit,
-            share=self._share,
-            num_generations=config.rollout.num_generations,
-            seed=config.rollout.seed,
-            eos_ids=inputs.eos_ids,
-        )
-        self._resolution = ScoringLoop(
+        self._generation = self._make_generation(inputs, sampler)
+        self._scoring = ScoringLoop(
             loop=self._loop,
             rewards=inputs.rewards,
-            admission=self._admission,
-            failures=FailureBudget(config.rollout.failure_budget),
+            limits=self._limits,
             recorder=recorder,
             finished=self._finished,
             emit=self._emit,
             wake=self._generation.wake,
             warn=self._warn,
+        )
+
+    def _make_generation(self, inputs: Inputs, sampler: Sampler) -> Generation:
+        opening = Opening(
+            inputs,
+            loop=self._loop,
+            sampler=sampler,
+            policy=self._policy,
+            limits=self._limits,
+            heartbeats=self._heartbeats,
+            tell=self._emit,
+        )
+        return Generation(
+            opening=opening,
+            runner=RolloutRunner(inputs, self._loop, self._recorder),
+            limits=self._limits,
+            recorder=self._recorder,
+            heartbeats=self._heartbeats,
+            finished=self._finished,
+            tell=self._emit,
         )
 
     async def run(self) -> None:
@@ -159,7 +156,7 @@ class WorkerLoops:
                     tasks.create_task(self._watch_load()),
                     tasks.create_task(self._report()),
                     tasks.create_task(self._generate()),
-                    *(tasks.create_task(self._resolution.run()) for _ in range(GROUPS_AT_ONCE)),
+                    *(tasks.create_task(self._scoring.run()) for _ in range(GROUPS_AT_ONCE)),
                 ]
                 await self._stopped.wait()
                 for loop in loops:
@@ -190,7 +187,7 @@ class WorkerLoops:
                 case Published(policy, version):
                     self._policy.publish(PolicyName(policy, version))
                 case Progress() as progress:
-                    self._admission.on_progress(
+                    self._limits.admission.on_progress(
                         allowance_tokens=progress.allowance_tokens,
                         consumed_tokens=progress.consumed_tokens,
                     )
@@ -243,7 +240,7 @@ class WorkerLoops:
         """What is asked for is the sum over all workers."""
         for name, value in (
             ("rollout/concurrency", self._generation.in_flight),
-            ("rollout/concurrency_cap", self._cap.cap),
+            ("rollout/concurrency_cap", self._limits.cap.cap),
             ("rollout/score_queue_size", self._finished.qsize()),
         ):
             self._recorder.record_rate(name, value, self._share.weight)
@@ -263,11 +260,12 @@ class WorkerLoops:
             self._generation.wake()
 
     async def _poll_load(self) -> None:
+        cap = self._limits.cap
         try:
             async with asyncio.timeout(LOAD_TIMEOUT_S):
                 load = await self._client.load()
         except (ServerError, TimeoutError, ValueError) as error:  # ValueError: no metrics page
-            log.info("no load from the server, the cap stays at %d: %r", self._cap.cap, error)
+            log.info("no load from the server, the cap stays at %d: %r", cap.cap, error)
             return
         if not self._cap_started:
             self._cap_started = True
@@ -277,9 +275,9 @@ class WorkerLoops:
                 max_model_len=self._max_model_len,
             )
             if fits is not None:
-                self._cap.start_at(fits / self._share.count)
-                log.info("%d rollouts at once: the KV cache holds %.1f", self._cap.cap, fits)
-        self._cap.observe(usage_frac=load.kv_usage, waiting=load.waiting)
+                cap.start_at(fits / self._share.count)
+                log.info("%d rollouts at once: the KV cache holds %.1f", cap.cap, fits)
+        cap.observe(usage_frac=load.kv_usage, waiting=load.waiting)
         if self._share.index != 0:  # it is one server: the first worker observes it for all
             return
         before = load.preemptions if self._preemptions is None else self._preemptions

@@ -20,8 +20,16 @@ from asyncgrpo.records import FinishReason
 from asyncgrpo.rollout.data.row_mapping import Prompt
 from asyncgrpo.rollout.group import Rollout, RolloutGroup, TurnRecord
 from asyncgrpo.rollout.limits.admission import Admission
+from asyncgrpo.rollout.limits.concurrency import ConcurrencyCap
 from asyncgrpo.rollout.limits.failure_budget import FailureBudget
-from asyncgrpo.rollout.open_group import FinishedRollout, GroupOutcome, OpenGroup, samples_of
+from asyncgrpo.rollout.limits.limits import Limits
+from asyncgrpo.rollout.open_group import (
+    FinishedGroup,
+    FinishedRollout,
+    GroupOutcome,
+    OpenGroup,
+    samples_of,
+)
 from asyncgrpo.rollout.sampling.samples import draft_samples
 from asyncgrpo.rollout.scoring.advantages import group_advantages
 from asyncgrpo.rollout.scoring.scoring import RewardFunction
@@ -66,18 +74,22 @@ class _Loop:
 
 
 async def _speed(function: Callable[..., list[float] | Awaitable[list[float]]]) -> float:
-    finished: asyncio.Queue[OpenGroup] = asyncio.Queue(QUEUE_GROUPS)
+    finished: asyncio.Queue[FinishedGroup] = asyncio.Queue(QUEUE_GROUPS)
     num_samples = 0
 
     async def emit(outcome: GroupOutcome) -> None:
         nonlocal num_samples
         num_samples += len(samples_of(outcome))
 
-    resolution = ScoringLoop(
+    scoring = ScoringLoop(
         loop=_Loop(),  # pyright: ignore[reportArgumentType] - only what it uses
         rewards=[RewardFunction(RewardSource(path="bench:wait", name="wait"), function)],
-        admission=Admission(10**9),
-        failures=FailureBudget(0.05),
+        limits=Limits(
+            admission=Admission(10**9),
+            cap=ConcurrencyCap(GROUPS * GROUP),
+            rollout_failures=FailureBudget(0.05),
+            scoring_failures=FailureBudget(0.05),
+        ),
         recorder=Recorder(),
         finished=finished,
         emit=emit,
@@ -85,7 +97,7 @@ async def _speed(function: Callable[..., list[float] | Awaitable[list[float]]]) 
         warn=lambda _: None,
     )
     groups = [_group(number) for number in range(GROUPS)]
-    scorers = [asyncio.create_task(resolution.run()) for _ in range(GROUPS_AT_ONCE)]
+    scorers = [asyncio.create_task(scoring.run()) for _ in range(GROUPS_AT_ONCE)]
     start = time.monotonic()
     for group in groups:
         await finished.put(group)
@@ -97,16 +109,16 @@ async def _speed(function: Callable[..., list[float] | Awaitable[list[float]]]) 
     return GROUPS / seconds
 
 
-def _group(number: int) -> OpenGroup:
+def _group(number: int) -> FinishedGroup:
     prompt_ids = np.arange(16, dtype=np.int32)
     messages = [{"role": "user", "content": "?"}]
     prompt = Prompt(row_index=number, messages=messages, row={}, columns={})
-    return OpenGroup(
+    opened = OpenGroup(
         group_id=number, epoch=0, position=number, prompt=prompt, prompt_ids=prompt_ids,
-        model_version=0, unfinished=0,
-        finished=[_rollout(index, prompt_ids, messages) for index in range(GROUP)],
-        queued_at=time.monotonic(),
+        model_version=0, num_rollouts=GROUP,
+        ended=[_rollout(index, prompt_ids, messages) for index in range(GROUP)],
     )  # fmt: skip
+    return opened.close(queued_at=time.monotonic())
 
 
 def _rollout(index: int, prompt_ids: Any, messages: list[dict[str, Any]]) -> FinishedRollout:

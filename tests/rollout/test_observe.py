@@ -85,8 +85,8 @@ def a_group(rewards, *outputs):
         for i, each in enumerate(rollouts)
     ]
     prompt = Prompt(0, [], {}, {})
-    open_group = OpenGroup(0, 0, 0, prompt, np.array([1], np.int32), 0, 0, finished)
-    return open_group, group
+    opened = OpenGroup(0, 0, 0, prompt, np.array([1], np.int32), 0, len(finished), ended=finished)
+    return opened.close(queued_at=0.0), group
 
 
 def test_a_duplicate_repeats_an_earlier_rollout_in_all_turns():
@@ -105,10 +105,10 @@ def test_duplicates_are_counted_as_a_plain_comparison_of_all_turns_would(outputs
 
 def test_a_kept_group_is_weighted_by_its_samples():
     # The second rollout forks into two samples, the third was not scored.
-    open_group, group = a_group([1.0, 3.0, NAN], [[5]], [[5], [6]], [[7]])
+    finished, group = a_group([1.0, 3.0, NAN], [[5]], [[5], [6]], [[7]])
     scored = GroupRewards({"r": np.array([1.0, 3.0, NAN])}, np.zeros((1, 3)))
     recorder = Recorder()
-    observe_group(recorder, open_group, group, scored, kept=True)
+    observe_group(recorder, finished, group, scored, kept=True)
     metrics = recorder.drain()
     assert (mean(metrics, "reward"), metrics["reward"].weight) == (2, 2)
     assert mean(metrics, "rewards/r/mean") == 2
@@ -120,10 +120,10 @@ def test_a_kept_group_is_weighted_by_its_samples():
 
 
 def test_a_dropped_group_counts_for_the_reward_and_not_for_what_is_trained():
-    open_group, group = a_group([1.0, 1.0], [[5]], [[6]])
+    finished, group = a_group([1.0, 1.0], [[5]], [[6]])
     scored = GroupRewards({"r": np.array([1.0, 1.0])}, np.zeros((1, 2)))
     recorder = Recorder()
-    observe_group(recorder, open_group, group, scored, kept=False)
+    observe_group(recorder, finished, group, scored, kept=False)
     metrics = recorder.drain()
     assert mean(metrics, "reward") == mean(metrics, "reward_dropped") == 1
     assert mean(metrics, "frac_reward_zero_std") == 1
@@ -131,9 +131,9 @@ def test_a_dropped_group_counts_for_the_reward_and_not_for_what_is_trained():
 
 
 def test_every_name_is_in_the_catalogue():
-    open_group, group = a_group([1.0, 3.0], [[5]], [[5], [6]])
+    finished, group = a_group([1.0, 3.0], [[5]], [[5], [6]])
     scored = GroupRewards({"r": np.array([1.0, 3.0])}, np.zeros((1, 2)))
     recorder = Recorder()
-    observe_group(recorder, open_group, group, scored, kept=True)
+    observe_group(recorder, finished, group, scored, kept=True)
     names = {*recorder.drain(), *observed(rollout(turn([1], [5]), turn([1], [6])))}
     assert [name for name in names if describe(name) is None] == []

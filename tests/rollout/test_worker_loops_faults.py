@@ -109,7 +109,7 @@ async def test_an_answer_that_will_not_get_better_costs_its_rollout_and_is_not_a
     assert lost(trainer) == costs
     assert retries(trainer) == 0
     assert DropReason.ERROR not in {drop.reason for drop in trainer.drops}
-    named = [r.message for r in caplog.records if r.name == "asyncgrpo.rollout.generation"]
+    named = [r.message for r in caplog.records if r.name == "asyncgrpo.rollout.limits.limits"]
     assert len(named) == costs
     assert all(said in message for message in named)
 

@@ -10,6 +10,7 @@ that truncation kept: this is what the sets are for.
 import asyncio
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -96,21 +97,8 @@ def ratio(policy: PolicyModel, sampled, *, with_sets: bool = True) -> Aggregate:
             ),
         )
         drafts = draft_samples([record], num_top_logprobs=request.sampling.num_logprobs).drafts
-        samples += [
-            Sample(
-                key=SampleKey(0, 0, index),
-                input_ids=draft.input_ids,
-                trained=draft.trained,
-                sampler_logprobs=draft.sampler_logprobs,
-                advantage=1.0,
-                policy_version=0,
-                top_ids=draft.top_ids,
-                top_logprobs=draft.top_logprobs,
-                candidate_ids=draft.candidate_ids,
-                candidate_counts=draft.candidate_counts,
-            )
-            for draft in drafts
-        ]
+        key = SampleKey(0, 0, index)
+        samples += [msgspec.structs.replace(draft, key=key, advantage=1.0) for draft in drafts]
     row = RowTensors.from_row(build_row(samples), "cpu")
     with torch.no_grad():
         scores = policy(row, temperature=TEMPERATURE)

@@ -20,35 +20,23 @@ import numpy as np
 from jaxtyping import Float32, Int32, UInt8
 
 from asyncgrpo.errors import HookError
-from asyncgrpo.records import NO_TOKEN, VersionSpan
+from asyncgrpo.records import NO_TOKEN, Sample, SampleKey, VersionSpan
 from asyncgrpo.rollout.group import CandidateSets, TopLogprobs, TurnRecord
 
-
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """A sample before its group is scored: a `Sample` without key, advantage and version."""
-
-    input_ids: Int32[np.ndarray, "n"]
-    trained: UInt8[np.ndarray, "n"]
-    sampler_logprobs: Float32[np.ndarray, "n"]
-    top_ids: Int32[np.ndarray, "n K"] | None
-    top_logprobs: Float32[np.ndarray, "n K"] | None
-    version_spans: tuple[VersionSpan, ...]  # over input_ids
-    candidate_ids: Int32[np.ndarray, "c"] | None = None  # None, both: the full vocabulary
-    candidate_counts: Int32[np.ndarray, "n"] | None = None
+NO_KEY = SampleKey(-1, -1, -1)  # of a draft: its group is not scored yet
 
 
 @dataclass(frozen=True, slots=True)
 class Drafts:
-    """What a rollout's turns became."""
+    """The samples of one rollout, complete but for what its scored group gives them."""
 
-    drafts: tuple[Draft, ...]  # those with at least one trained token
+    drafts: tuple[Sample, ...]  # each with a trained token
     drift_tokens: tuple[int, ...]  # per turn after the first; 0 = it extended the tokens held
 
     @property
     def num_tokens(self) -> int:
         """Raw sample tokens: what the staleness allowance counts."""
-        return sum(draft.input_ids.size for draft in self.drafts)
+        return sum(draft.num_tokens for draft in self.drafts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +80,7 @@ def draft_samples(turns: Sequence[TurnRecord], *, num_top_logprobs: int) -> Draf
     )
 
 
-def _draft(chain: Sequence[_Turn], num_top: int) -> Draft:
+def _draft(chain: Sequence[_Turn], num_top: int) -> Sample:
     input_ids = chain[-1].held
     trained = np.zeros(input_ids.size, np.uint8)
     logprobs = np.zeros(input_ids.size, np.float32)
@@ -114,10 +102,13 @@ def _draft(chain: Sequence[_Turn], num_top: int) -> Draft:
             for span in turn.version_spans
         ]
     candidates = _candidates(chain)
-    return Draft(
+    return Sample(
+        key=NO_KEY,
         input_ids=input_ids,
         trained=trained,
         sampler_logprobs=logprobs,
+        advantage=0.0,
+        policy_version=0,
         top_ids=top_ids if num_top else None,
         top_logprobs=top_logprobs if num_top else None,
         version_spans=tuple(spans),

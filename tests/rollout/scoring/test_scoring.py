@@ -1,4 +1,7 @@
-"""Reward functions as users write them, one group at a time; `test_session.py` has whole runs."""
+"""Reward functions as users write them, one group at a time.
+
+`test_worker_loops.py` has whole runs.
+"""
 
 import asyncio
 import threading
