@@ -1,4 +1,4 @@
-"""What flows between the parts, from a prompt to a packed row.
+"""The records that flow between the parts, from a request to a packed row.
 
     TurnRequest  --server-->  Turn  --samples-->  Sample  --planner-->  Row  --forward-->  loss
 
@@ -26,7 +26,7 @@ NO_TOKEN = -1  # fills top_ids where the sampler reported fewer than K tokens
 
 
 class SamplingParams(msgspec.Struct, frozen=True):
-    """How the sampler draws; the same for every turn of a run."""
+    """The sampler's parameters, the same for every turn of a run."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -56,7 +56,7 @@ class VersionSpan(msgspec.Struct, frozen=True):
 
 
 class FinishReason(StrEnum):
-    """Why the sampler stopped."""
+    """The reason the sampler stopped."""
 
     STOP = "stop"  # eos or a stop string
     LENGTH = "length"
@@ -64,7 +64,7 @@ class FinishReason(StrEnum):
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """What the sampler returned: token ids in, token ids out; text is never re-tokenized."""
+    """The sampler's answer as token ids; text is never tokenized again."""
 
     output_ids: Int32[np.ndarray, "O"]
     logprobs: Float32[np.ndarray, "O"]  # of the sampled tokens
@@ -72,13 +72,13 @@ class Turn(msgspec.Struct, frozen=True):
     top_ids: Int32[np.ndarray, "O K"] | None = None  # most likely first; NO_TOKEN = absent
     top_logprobs: Float32[np.ndarray, "O K"] | None = None  # -inf where absent
     version_spans: tuple[VersionSpan, ...] = ()  # empty where the server does not say
-    # What each token was drawn from; None, both: the full vocabulary. The set holds the token.
+    # The set each token was drawn from, itself included; both None: the full vocabulary.
     candidate_ids: Int32[np.ndarray, "c"] | None = None
     candidate_counts: Int32[np.ndarray, "O"] | None = None
 
 
 class SampleKey(msgspec.Struct, frozen=True, order=True):
-    """Which sample this is, in every process and after every resume."""
+    """The identity of a sample, in every process and after every resume."""
 
     epoch: int
     position: int  # of the epoch's permutation
@@ -86,7 +86,11 @@ class SampleKey(msgspec.Struct, frozen=True, order=True):
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """What the loss sees of a rollout."""
+    """The part of a rollout that the loss sees.
+
+    The worker drafts it with its tokens. When its group is scored it gets its key, advantage,
+    policy version, rollout and times: a field per token is filled in the draft alone.
+    """
 
     key: SampleKey
     input_ids: Int32[np.ndarray, "n"]
@@ -100,7 +104,7 @@ class Sample(msgspec.Struct, frozen=True):
     rollout: int = 0  # index of its rollout in the group
     generated_at: float = 0.0  # time.time() at the end of its rollout
     queued_at: float = 0.0  # time.time() when it was offered to the trainer
-    candidate_ids: Int32[np.ndarray, "c"] | None = None  # None, both: the full vocabulary
+    candidate_ids: Int32[np.ndarray, "c"] | None = None  # both None: the full vocabulary
     candidate_counts: Int32[np.ndarray, "n"] | None = None  # 0 where not trained
 
     @property

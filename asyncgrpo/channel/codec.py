@@ -1,13 +1,13 @@
-"""Messages to bytes: msgpack by msgspec, the arrays behind it as they lie in memory; never pickle.
+"""Messages to bytes: msgpack by msgspec with the raw arrays behind it; never pickle.
 
     frame      bytes of envelope u64 | bytes of frame u64 | envelope | array | array | ...
     envelope   the message in msgpack; an array in it is its place: [dtype "<i4", offset, *shape]
     offset     from the end of the envelope; everything starts at a multiple of ALIGNMENT
 
-Only booleans, integers and floats of up to 8 bytes travel: a frame can hold nothing that runs.
-A decoded array is a read-only view into its frame, which lives as long as one of its arrays; dtype
-and rank are those of the message's field. Copying is what a hand-over costs, so an array is copied
-once, into its frame.
+Only arrays of booleans, integers and floats of up to 8 bytes travel: a frame holds no code. A
+decoded array is a read-only view into its frame, and keeps the frame alive; its dtype and rank are
+those of the message's field. A hand-over costs mostly copying, so an array is copied only once,
+into its frame.
 """
 
 import math
@@ -33,11 +33,11 @@ _NAMES: Final = {dtype: name for name, dtype in WIRE_DTYPES.items()}
 
 
 class FrameError(RunError):
-    """Bytes that are no message of ours; the link itself stays usable."""
+    """Bytes that are no message; the link itself stays usable."""
 
 
 def encode(message: msgspec.Struct) -> bytes:
-    """The message's frame. Raises TypeError for what is neither plain nor an array of numbers."""
+    """The message's frame. Raises TypeError for a value neither plain nor an array of numbers."""
     arrays = _Arrays()
     envelope = msgspec.msgpack.Encoder(enc_hook=arrays.place).encode(message)
     start = HEADER.size + len(envelope)
@@ -82,7 +82,7 @@ class _Arrays:
         self.parts: list[memoryview | bytes] = []
 
     def place(self, value: Any) -> tuple[Any, ...]:
-        """The enc_hook of msgspec: take an array, and say where it will be."""
+        """The enc_hook of msgspec: takes an array, and returns its place."""
         name = _NAMES.get(value.dtype) if isinstance(value, np.ndarray) else None
         if name is None:
             got = value.dtype if isinstance(value, np.ndarray) else type(value)
@@ -94,14 +94,14 @@ class _Arrays:
 
 
 def _take(arrays: memoryview, expected: Any, place: Any) -> np.ndarray:
-    """The dec_hook of msgspec: the array at `place`, of no other dtype or rank than the field's."""
+    """The dec_hook of msgspec: the array at `place`, with the field's dtype and rank."""
     name, offset, *shape = place
     if name not in WIRE_DTYPES:
         raise ValueError(f"an array of dtype {name!r}, expected numbers")
     dtype = WIRE_DTYPES[name]
     if len(shape) > MOST_DIMENSIONS or {*map(type, place[1:])} != {int}:
         raise ValueError(f"no place of an array, at {offset!r:.40}")
-    # numpy would believe an offset below 0, and read what lies before the frame.
+    # With an offset below 0 numpy would read memory before the frame.
     end = offset + math.prod(shape) * dtype.itemsize
     if min(offset, *shape) < 0 or end > len(arrays):
         raise ValueError(f"an array {name} of shape {shape} at {offset} of {len(arrays)} bytes")
@@ -114,9 +114,9 @@ def _take(arrays: memoryview, expected: Any, place: Any) -> np.ndarray:
 
 
 def _fits(array: np.ndarray, name: str, kind: type) -> bool:
-    """Whether the array is of its field's type, which takes jaxtyping long to say.
+    """True if the array has its field's type; remembered, since jaxtyping is slow.
 
-    No field of a message names a size, so that dtype and rank decide.
+    No field of a message names a size, so dtype and rank decide.
     """
     key = (kind, name, array.ndim)
     if key in _FITTING:

@@ -17,7 +17,7 @@ from asyncgrpo.records import Sample
 
 
 class DropReason(StrEnum):
-    """Why a prompt or sample was resolved without being trained."""
+    """The reason a prompt or sample was resolved without being trained."""
 
     FILTERED = "filtered"
     NO_SIGNAL = "no_signal"
@@ -45,7 +45,7 @@ class GroupReady(msgspec.Struct, frozen=True, tag=True):
 
 
 class PromptDropped(msgspec.Struct, frozen=True, tag=True):
-    """A prompt resolved by the worker: nothing of it will be offered."""
+    """A prompt resolved by the worker without samples."""
 
     epoch: int
     position: int
@@ -53,9 +53,10 @@ class PromptDropped(msgspec.Struct, frozen=True, tag=True):
 
 
 class EpochEmpty(msgspec.Struct, frozen=True, tag=True):
-    """One of several workers generated for none of its prompts of an epoch; `why` tells the user.
+    """All of a worker's prompts of an epoch were dropped; `why` is for the user.
 
-    A run goes on while another worker had better prompts; a worker alone knows that none had.
+    Sent by one of several workers: the run goes on while another worker's prompts were not. A
+    worker alone ends the run by itself.
     """
 
     epoch: int
@@ -69,14 +70,14 @@ class Measured(msgspec.Struct, frozen=True, tag=True):
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag=True):
-    """The oldest heartbeat of the worker's loops, seconds since it beat."""
+    """The oldest heartbeat of the worker's loops, in seconds."""
 
     oldest_s: float
     loop: str
 
 
 class Exhausted(msgspec.Struct, frozen=True, tag=True):
-    """The worker dispatched and resolved or offered its every prompt of the epochs asked for."""
+    """All prompts of the worker, in the epochs asked for, are resolved or offered."""
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
@@ -87,9 +88,9 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
 
 
 class Begin(msgspec.Struct, frozen=True, tag=True):
-    """Answer to Hello: where to start. Only prompts not in `resolved` are dispatched.
+    """Answer to Hello: the place to start. Prompts in `resolved` are not dispatched.
 
-    Of several workers, each dispatches its own of them (`shares.py`).
+    Each of several workers dispatches its own share (`shares.py`).
     """
 
     policy: str  # served name
@@ -108,7 +109,7 @@ class Published(msgspec.Struct, frozen=True, tag=True):
 
 
 class Progress(msgspec.Struct, frozen=True, tag=True):
-    """After each step: what this worker may hold, and what of it left the queue so far."""
+    """Sent after each step: the allowance of this worker, and its tokens consumed so far."""
 
     step: int
     allowance_tokens: int

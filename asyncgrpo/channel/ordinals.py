@@ -1,8 +1,8 @@
-"""Which prompts are still wanted, in order.
+"""The prompts that are still wanted, in order.
 
 ordinal = epoch x num_prompts + position        [first, end) without the resolved intervals
 
-Epochs follow each other without a gap, so one number says where a run stands.
+Epochs follow each other without a gap, so one number is the position of a run.
 """
 
 import itertools

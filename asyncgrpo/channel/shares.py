@@ -1,12 +1,12 @@
-"""What one of a run's workers takes of the whole: every `count`-th prompt, a part of each limit.
+"""The share of one worker: every `count`-th prompt, a part of each limit.
 
     ordinals  0 1 2 3 4 5 6 7        count = 3
-    worker-0  0     3     6          prompts: ordinal % count == index, so none is missed and none
-    worker-1    1     4     7        taken twice, whatever was resolved before and by how many
+    worker-0  0     3     6          prompts: ordinal % count == index; none is missed or taken
+    worker-1    1     4     7        twice, also where another number of workers began the run
     worker-2      2     5            limits: 512 rollouts = 171 + 171 + 170
 
-The shares of a gauge add up in the metrics: each worker observes its own as made within a `weight`
-of 1 / count, so that total / weight is the sum over the workers.
+A gauge is summed over the workers: each records its own value with a `weight` of 1 / count, and
+the metric is total / weight.
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,17 +22,17 @@ class Share:
 
     @property
     def alone(self) -> bool:
-        """Whether there is no other worker."""
+        """True if there is no other worker."""
         return self.count == 1
 
     @property
     def name(self) -> str:
-        """What the worker is called, in titles, logs and messages."""
+        """The name of the worker in titles, logs and messages."""
         return worker_name(self.index, self.count)
 
     @property
     def weight(self) -> float:
-        """Of an observation whose sum over workers is asked for."""
+        """The weight of an observation that is summed over workers."""
         return 1 / self.count
 
     def of(self, total: int) -> int:
@@ -40,11 +40,11 @@ class Share:
         return total // self.count + (self.index < total % self.count)
 
     def ordinals(self, ordinals: Iterable[int]) -> Iterator[int]:
-        """Those that are this worker's."""
+        """The ordinals that are this worker's."""
         return (ordinal for ordinal in ordinals if ordinal % self.count == self.index)
 
     def num_ordinals(self, start: int, end: int) -> int:
-        """How many of [start, end) are this worker's."""
+        """The number of this worker's ordinals in [start, end)."""
         return self._below(end) - self._below(start)
 
     def _below(self, end: int) -> int:

@@ -1,4 +1,4 @@
-"""The link between worker, trainer and launcher: one ROUTER at the trainer, a DEALER at each peer.
+"""The link of worker, trainer and launcher: a ROUTER at the trainer, DEALERs elsewhere.
 
     WorkerLink (asyncio)  --ToTrainer-->  TrainerLink (rank 0)  --ToWorker-->  WorkerLink
     request_stop          --StopRequested-->
@@ -6,8 +6,8 @@
 The address follows from the run directory alone, so each side may start first: ZeroMQ
 connects when the other is there, and again when it comes back.
 
-The address is `ipc://RUN_DIR/link.sock`, readable by its owner only. A path longer than a unix
-socket's name may be falls back to `tcp://127.0.0.1:PORT`; the first to ask writes the port to
+The address is `ipc://RUN_DIR/link.sock`, readable by its owner only. Where the path is too long for
+a unix socket, it is `tcp://127.0.0.1:PORT`; the first process to ask writes the port to
 `RUN_DIR/link.json`.
 """
 
@@ -41,7 +41,7 @@ class _Address(msgspec.Struct, frozen=True):
 
 
 def link_address(run_dir: Path) -> str:
-    """Where the trainer of `run_dir` listens; the same answer in every process of the run."""
+    """The address of the trainer of `run_dir`, the same in every process of the run."""
     path = Path(run_dir).resolve() / SOCKET_NAME
     if len(os.fsencode(path)) <= LONGEST_SOCKET_PATH:
         return f"ipc://{path}"
@@ -58,7 +58,7 @@ class TrainerLink:
         self._router.setsockopt(zmq.LINGER, LINGER_MS)
         self._router.setsockopt(zmq.SNDHWM, 0)
         _bind(self._router, link_address(run_dir), Path(run_dir))
-        # A ZeroMQ socket belongs to one thread: what others send passes through an inner pipe,
+        # A ZeroMQ socket belongs to one thread: messages of others pass through an inner pipe,
         # which also wakes the receiver.
         self._outbox_sender = self._context.socket(zmq.PAIR)
         self._outbox = self._context.socket(zmq.PAIR)
@@ -71,7 +71,7 @@ class TrainerLink:
         self._poller.register(self._outbox, zmq.POLLIN)
 
     def receive(self, timeout: float) -> tuple[Sender, ToTrainer] | None:
-        """The next message and who sent it; None after `timeout` seconds, or when woken to send.
+        """The next message and its sender; None after `timeout` seconds or a wake-up.
 
         Raises FrameError for a frame that is no message; the next call goes on after it.
         """
@@ -90,18 +90,18 @@ class TrainerLink:
         return sender, message
 
     def send(self, sender: Sender, message: ToWorker) -> None:
-        """Queue `message` for the peer that sent from `sender`; dropped if it has gone."""
+        """Queues `message` for the peer `sender`; dropped if the peer has gone."""
         frame = encode(message)
         with self._send_lock:
             self._outbox_sender.send_multipart([sender, frame])
 
     def broadcast(self, message: ToWorker) -> None:
-        """Queue `message` for every worker that said Hello."""
+        """Queues `message` for every worker that sent Hello."""
         for peer in tuple(self._peers):
             self.send(peer, message)
 
     def wake(self) -> None:
-        """Make a waiting `receive` return now."""
+        """Makes a waiting `receive` return now."""
         with self._send_lock:
             self._outbox_sender.send_multipart([b""])
 
@@ -133,7 +133,7 @@ class WorkerLink:
         self._dealer.connect(address)
 
     async def send(self, message: ToTrainer) -> None:
-        """Queue `message`; waits while a thousand are queued already."""
+        """Queues `message`; waits while a thousand are queued already."""
         frame = encode(message)
         await self._dealer.send(frame, copy=len(frame) < COPIED_BYTES)
 
@@ -177,7 +177,7 @@ def _bind(router: "zmq.Socket[bytes]", address: str, run_dir: Path) -> None:
 
 
 def _tcp_address(file: Path) -> str:
-    """The address in `file`; whoever comes first chooses a free port and writes it."""
+    """The address in `file`; the first process chooses a free port and writes it."""
     if not file.exists():
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))

@@ -1,4 +1,4 @@
-"""The public records of the rollout loop: what its hooks take and return.
+"""The public records of the rollout loop: arguments and results of its hooks.
 
     TurnRecord  --turns of-->  Rollout  --rollouts of-->  RolloutGroup
 
@@ -26,7 +26,7 @@ TokenIds = Sequence[int] | Int32[np.ndarray, "n"]
 
 @dataclass(frozen=True, slots=True)
 class TopLogprobs:
-    """The sampler's top K of each output token, as arrays: what `Turn` holds."""
+    """The sampler's top K of each output token, as arrays."""
 
     ids: Int32[np.ndarray, "O K"]  # NO_TOKEN where absent
     logprobs: Float32[np.ndarray, "O K"]  # -inf where absent
@@ -34,7 +34,7 @@ class TopLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class CandidateSets:
-    """What each output token was drawn from, flat: what `Turn` holds."""
+    """The tokens that each output token was drawn from, flat."""
 
     ids: Int32[np.ndarray, "c"]
     counts: Int32[np.ndarray, "O"]  # 0 = the full vocabulary
@@ -42,7 +42,7 @@ class CandidateSets:
 
 @dataclass(slots=True)
 class TurnRecord:
-    """One request to the sampler: the whole prompt sent and what came back."""
+    """One request to the sampler: the whole prompt sent, and the answer."""
 
     prompt_ids: TokenIds
     output_ids: TokenIds

@@ -1,8 +1,8 @@
-"""What a worker is made of before it meets the trainer, all of it checked.
+"""The parts of a worker before it meets the trainer, all of them checked.
 
     config, tokenizer, prompts  -->  chat, loop class, reward functions, tools, environments
 
-Whatever the recipe, the dataset or a hook has wrong shows here, before the first request.
+Mistakes in the recipe, the dataset or a hook show here, before the first request.
 """
 
 from typing import Any
@@ -20,7 +20,7 @@ from asyncgrpo.rollout.tools.tools import load_tools, schema_of
 
 
 class Inputs:
-    """The checked parts; making them raises a `UserError` that says what is wrong."""
+    """The checked parts; making them raises a `UserError` that names the mistake."""
 
     def __init__(
         self, config: Config, tokenizer: Tokenizer, prompts: PromptSource, share: Share = ALONE

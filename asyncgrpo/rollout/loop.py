@@ -2,8 +2,8 @@
 
     filter_prompt -> generate_one -> generate_one_turn -> (rewards) -> compute_advantages
 
-Subclass it, override what differs, and name the subclass in `rollout.loop`. All hooks run on the
-worker's event loop, `setup` before the first prompt and `close` at the end.
+Subclass it, override hooks, and name the subclass in `rollout.loop`. All hooks run on the worker's
+event loop, `setup` before the first prompt and `close` at the end.
 """
 
 import inspect
@@ -27,7 +27,7 @@ from asyncgrpo.rollout.scoring.advantages import group_advantages
 from asyncgrpo.rollout.tools.conversation import Conversation
 from asyncgrpo.rollout.tools.tools import Toolbox, ToolUse
 
-_PLAIN_HOOKS = ("filter_prompt", "compute_advantages")  # whose result is used as it comes
+_PLAIN_HOOKS = ("filter_prompt", "compute_advantages")  # called without `await`
 
 
 class LoopConfig(SimpleNamespace):
@@ -54,7 +54,7 @@ class LoopConfig(SimpleNamespace):
 
 
 class AsyncRolloutLoop:
-    """Generates a prompt's rollouts and says what each earned; GRPO by default."""
+    """Generates a prompt's rollouts and computes their advantages; GRPO by default."""
 
     def __init__(self, config: Config, tokenizer: Tokenizer, chat: Chat, sampler: Sampler) -> None:
         self.config: Any = LoopConfig(config)
@@ -65,13 +65,13 @@ class AsyncRolloutLoop:
         self._tool_timeout_s = config.rollout.tool_timeout_s
 
     async def setup(self) -> None:
-        """Make what the other hooks need, such as clients."""
+        """Makes objects for the other hooks, such as clients."""
 
     async def close(self) -> None:
-        """Release what `setup` made; runs after a failure too."""
+        """Releases the objects of `setup`; runs after a failure too."""
 
     def filter_prompt(self, row_index: int, row: dict[str, Any], epoch: int) -> bool:  # noqa: ARG002 - a hook's signature
-        """Whether to generate for this prompt in this epoch; False resolves it as filtered."""
+        """True to generate for this prompt in this epoch; False resolves it as filtered."""
         return True
 
     async def generate_one(
@@ -101,13 +101,13 @@ class AsyncRolloutLoop:
         return await self._sampler.turn(prompt_ids)
 
     def compute_advantages(self, group: RolloutGroup) -> Float64[np.ndarray, "G"]:
-        """What each rollout earned, relative to its group; `group.rewards` has the totals."""
+        """The advantage of each rollout in its group, from the totals in `group.rewards`."""
         assert group.rewards is not None, "advantages come after the rewards"
         return group_advantages(group.rewards)
 
     @property
     def policy_name(self) -> str:
-        """The served name of this rollout's policy, for whoever asks the server besides us."""
+        """The served name of this rollout's policy, for other clients of the server."""
         rollout = current_rollout()
         rollout.policy_is_used = True
         return self._sampler.policy_of(rollout).name

@@ -1,9 +1,8 @@
-"""The worker's metrics: what a rollout, a group and a server's load amount to.
+"""The worker's metrics of rollouts, tools, groups and the server's load.
 
-Values are recorded with their weight, under every name that the catalogue reduces another way:
-a length goes to the mean, the min and the max. Group statistics of trained groups are weighted
-by their samples. Calls of tools count for lost rollouts too; rates of calls are over all rollouts
-that came to their end, trained or dropped.
+A value is recorded under one name per reduction: a length goes to the mean, the min and the max.
+Group statistics of trained groups are weighted by their samples. Calls of tools count for lost
+rollouts too; rates of calls are over all rollouts that came to their end, trained or dropped.
 
 Shape suffix: G = the rollouts of one group.
 """
@@ -28,7 +27,7 @@ def num_output_tokens(rollout: Rollout) -> int:
 
 
 def is_terminated(rollout: Rollout, eos_ids: frozenset[int]) -> bool:
-    """Whether the last turn ended by itself: by eos, or where the sampler says it stopped."""
+    """True if the last turn ended by itself: by eos, or by the finish reason."""
     if not rollout.turns:
         return False
     last = rollout.turns[-1]
@@ -80,7 +79,7 @@ def observe_tool_calls(recorder: Recorder, use: ToolUse) -> None:
 
 
 def observe_tool_rates(recorder: Recorder, rollout: Rollout, context: RolloutContext) -> None:
-    """The frequency of calls in a rollout that came to its end; nothing where it has no tools."""
+    """The call rates of a rollout at its end; nothing where it has no tools."""
     calls, failures = rollout.tool_call_count, rollout.tool_failure_count
     if not context.tools and not calls:
         return
@@ -122,7 +121,7 @@ def observe_group(
 
 
 def duplicates(group: RolloutGroup) -> list[bool]:
-    """Per rollout: does it repeat an earlier one of its group, token by token in all turns?"""
+    """True for each rollout whose outputs in all turns equal an earlier one's."""
     seen: set[tuple[bytes, ...]] = set()
     repeated: list[bool] = []
     for rollout in group.rollouts:

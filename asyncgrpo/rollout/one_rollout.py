@@ -111,7 +111,7 @@ class RolloutRunner:
 
 
 def with_observation(messages: Messages, observation: str) -> Messages:
-    """The prompt with what `reset` said at the end of its last user message, or as one."""
+    """The prompt with the observation in its last user message, or as a new one."""
     for i in range(len(messages) - 1, -1, -1):
         if messages[i]["role"] == "user":
             return [*messages[:i], _appended(messages[i], observation), *messages[i + 1 :]]

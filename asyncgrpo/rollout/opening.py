@@ -151,4 +151,4 @@ class Opening:
 
 
 class _TooLongError(DataError):
-    """A prompt without room for a reply; an epoch's census counts all of them as one reason."""
+    """A prompt without room for a reply; the census counts all as one reason."""

@@ -4,8 +4,8 @@
 
     config.json -> prompts, rewards, loop --Hello--> trainer --Begin--> WorkerLoops -> Stop
 
-Exit code 0 after Stop or SIGTERM; 1 after an error, whose message goes to the trainer as Failed
-and to the log.
+Exit code 0 after Stop or SIGTERM; 1 after an error. The error's message goes to the trainer, as
+Failed, and to the log.
 """
 
 import os
@@ -49,7 +49,7 @@ LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 def main() -> None:
-    """Run the worker of a run directory."""
+    """Runs the worker of a run directory."""
     parser = argparse.ArgumentParser(prog="python -m asyncgrpo.rollout.worker")
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--index", type=int, default=0)
@@ -76,7 +76,7 @@ async def work(
     *,
     events: EventLog | None = None,
 ) -> None:
-    """Meet the trainer and work until it says Stop; warnings go to the log, and to `events`.
+    """Meets the trainer and works until Stop; warnings go to the log and `events`.
 
     Raises:
         UserError: the run cannot go on; or an ExceptionGroup that holds one.
@@ -90,7 +90,7 @@ async def work(
 
 
 async def _meet_server(client: ServerClient, policy: str, sampling: SamplingParams) -> None:
-    """Find the endpoint that generates; a server that is busy starting is asked again."""
+    """Finds the endpoint that generates; asks again while the server starts."""
     retries = stamina.retry_context(on=is_transient, attempts=MEET_ATTEMPTS, timeout=None)
     async for attempt in retries:
         with attempt:
@@ -98,7 +98,7 @@ async def _meet_server(client: ServerClient, policy: str, sampling: SamplingPara
 
 
 async def _begin(link: Link) -> Begin | None:
-    """The trainer's Begin; None where it stops first."""
+    """The trainer's Begin; None after Stop."""
     while True:
         match await link.receive():
             case Begin() as begin:
@@ -139,7 +139,7 @@ def _load(config: Config) -> tuple[Any, PromptSource]:
 
 
 async def _until_terminated(work_to_do: Any) -> None:
-    """Run until done or SIGTERM, which is a clean end."""
+    """Runs until done, or until SIGTERM, which is a clean end."""
     task = asyncio.ensure_future(work_to_do)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     try:
@@ -179,7 +179,7 @@ def load_tokenizer(config: Config) -> Any:
 
 
 def first_user_error(error: BaseException) -> UserError | None:
-    """The first error a user can mend in an exception or its groups."""
+    """The first error that a user can fix, in an exception or its groups."""
     if isinstance(error, UserError):
         return error
     if isinstance(error, BaseExceptionGroup):

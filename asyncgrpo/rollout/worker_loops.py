@@ -1,4 +1,4 @@
-"""A worker at work: the loops between the trainer's Begin and its Stop.
+"""The loops of a worker between the trainer's Begin and its Stop.
 
     Generation --finished groups--> ScoringLoop --GroupReady, PromptDropped--> trainer
         ^ wake                          |
@@ -55,20 +55,20 @@ CLOSE_TIMEOUT_S = 10.0
 
 
 class Link(Protocol):
-    """What is used of `WorkerLink`."""
+    """The part of `WorkerLink` that is used here."""
 
     async def send(self, message: ToTrainer) -> None: ...
     async def receive(self) -> ToWorker: ...
 
 
 class Client(TurnClient, Protocol):
-    """What is used of `ServerClient`."""
+    """The part of `ServerClient` that is used here."""
 
     async def load(self) -> ServerLoad: ...
 
 
 class WorkerLoops:
-    """The state and the loops of a worker that was told where to begin."""
+    """The state and the loops of a worker that has its Begin."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class WorkerLoops:
         )
 
     async def run(self) -> None:
-        """Work until the trainer says Stop.
+        """Works until the trainer's Stop.
 
         Raises:
             UserError: the run cannot go on.
@@ -173,7 +173,7 @@ class WorkerLoops:
             ) from error
 
     async def _close(self) -> None:
-        """Let the user's loop release what it holds; it cannot spoil the end of a run."""
+        """Closes the user's loop; its failure is logged, and does not fail the run."""
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self._loop.close()
@@ -181,7 +181,13 @@ class WorkerLoops:
             log.exception("%s.close failed", type(self._loop).__name__)
 
     async def _receive(self) -> None:
-        """Takes the trainer's messages; gives policy, progress and the end."""
+        """Follows the trainer.
+
+        takes      the trainer's messages
+        gives      the policy, the allowance, the end of all loops
+        waits for  the link
+        woken by   a message
+        """
         while not self._stopped.is_set():
             match await self._link.receive():
                 case Published(policy, version):
@@ -198,7 +204,13 @@ class WorkerLoops:
                     log.warning("a second Begin is ignored: this worker has begun")
 
     async def _generate(self) -> None:
-        """Takes ordinals; gives their groups, then Exhausted."""
+        """Generates for all ordinals.
+
+        takes      the ordinals of this worker's share that are not resolved
+        gives      their groups, by `Generation`; then Exhausted to the trainer
+        waits for  generation, then the scoring of all finished groups
+        woken by   the end of both
+        """
         await self._generation.run(self._ordinals())
         await self._finished.join()
         await self._send_measured()
@@ -210,7 +222,7 @@ class WorkerLoops:
         return self._share.ordinals(wanted)
 
     async def _emit(self, outcome: GroupOutcome | PromptDropped | EpochEmpty) -> None:
-        """Send an outcome after the observations it belongs to."""
+        """Sends an outcome, after the observations that belong to it."""
         await self._send_measured()
         await self._link.send(outcome)
 
@@ -220,7 +232,15 @@ class WorkerLoops:
             await self._link.send(Measured(aggregates))
 
     async def _report(self) -> None:
-        """Gives gauges, rates and the oldest heartbeat once a second; ends with the launcher."""
+        """Reports once a second.
+
+        takes      measurements, heartbeats
+        gives      Measured and the oldest Heartbeat to the trainer
+        waits for  nothing
+        woken by   the clock, every `REPORT_S`
+
+        A worker whose launcher is gone ends here.
+        """
         launcher = os.getppid()
         while os.getppid() == launcher:
             tokens, start = self._generation.generated_tokens, time.monotonic()
@@ -237,7 +257,7 @@ class WorkerLoops:
         self._stopped.set()
 
     def _record_gauges(self) -> None:
-        """What is asked for is the sum over all workers."""
+        """Records gauges, whose sum over all workers is reported."""
         for name, value in (
             ("rollout/concurrency", self._generation.in_flight),
             ("rollout/concurrency_cap", self._limits.cap.cap),
@@ -247,13 +267,19 @@ class WorkerLoops:
         self._recorder.record("rollout/vllm_retry_count", 0)  # none is an observation too
 
     def _warn(self, message: str) -> None:
-        """Tell the person who watches the run."""
+        """Warns the user, in the log and in the events."""
         log.warning("%s", message)
         if self._events is not None:
             self._events.write("warning", message=message)
 
     async def _watch_load(self) -> None:
-        """Takes the server's load every `POLL_S`; gives the cap."""
+        """Follows the server's load.
+
+        takes      the server's load
+        gives      the cap on rollouts in flight; wakes generation
+        waits for  the server, `LOAD_TIMEOUT_S` at most
+        woken by   the clock, every `POLL_S`
+        """
         while True:
             await asyncio.sleep(POLL_S)
             await self._poll_load()
@@ -286,5 +312,5 @@ class WorkerLoops:
 
 
 def count_retry(recorder: Recorder) -> None:
-    """A request to the server is tried again."""
+    """Counts a request to the server that is tried again."""
     recorder.record("rollout/vllm_retry_count", 1)

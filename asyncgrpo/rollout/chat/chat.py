@@ -1,12 +1,12 @@
-"""Conversations and token ids: the tokenizer's chat template one way, reply parsing the other.
+"""Conversations to token ids by the chat template, and token ids to replies.
 
     messages, tools --template--> prompt ids                             first turn
     held ids + what the template appends after the reply --> prompt ids  later turns
     output ids --decode--> text --parse--> Reply(content, calls)
 
-A later prompt is rendered whole, but the policy's own tokens are kept as it generated them: only
-the text that follows its last reply is tokenised. Text is never tokenised again, so a template
-that keeps what it rendered (`templates.py`) gives one sample per conversation.
+A later prompt is rendered whole. Of it only the text after the last reply is tokenised; before
+that stand the tokens sent and generated already. With a template that keeps what it rendered
+(`templates.py`), a conversation is therefore one sample.
 """
 
 import logging
@@ -41,7 +41,7 @@ MARK = "a-reply-that-nobody-gives"
 
 
 class Tokenizer(Protocol):
-    """What is used of a transformers tokenizer."""
+    """The part of a transformers tokenizer that is used here."""
 
     chat_template: Any
     eos_token_id: Any
@@ -56,7 +56,7 @@ class Tokenizer(Protocol):
 
 
 class Chat:
-    """Renders conversations as the policy sees them, and reads what it answers."""
+    """Renders conversations as the policy sees them, and reads its replies."""
 
     def __init__(
         self, tokenizer: Tokenizer, rollout: RolloutConfig, *, max_model_len: int | None = None
@@ -77,11 +77,11 @@ class Chat:
 
     @property
     def reads_tools(self) -> bool:
-        """Whether conversations with tools were prepared for."""
+        """True after `prepare_tools`."""
         return self._tool_format is not None
 
     def prepare_tools(self, schemas: Sequence[ToolSchema]) -> None:
-        """Get ready for conversations with tools; a family's corrected template may be taken.
+        """Prepares for conversations with tools, with a corrected template where it must.
 
         Raises:
             DataError: the template breaks the rule, or its family's calls cannot be read.
@@ -109,7 +109,7 @@ class Chat:
     def render(
         self, messages: Messages, schemas: Sequence[ToolSchema] = ()
     ) -> Int32[np.ndarray, "P"]:
-        """Token ids of `messages` with the assistant's turn opened. Blocks: a template is code.
+        """Token ids of `messages` with the assistant's turn opened; blocking, a template is code.
 
         Raises:
             DataError: the template refuses the conversation, or renders nothing, or more than fits.
@@ -127,7 +127,7 @@ class Chat:
         num_results: int,
         schemas: Sequence[ToolSchema],
     ) -> Int32[np.ndarray, "P"]:
-        """The prompt after `turn`, whose reply the last `num_results` messages answer. Blocks.
+        """The prompt after `turn` and the `num_results` messages that answer it; blocking.
 
         Raises:
             DataError: the template refuses the conversation, or the results cannot fit.
@@ -147,19 +147,19 @@ class Chat:
         return np.concatenate([*held, self._ids(appended)])
 
     def text(self, output_ids: Any) -> str:
-        """What a turn says, without special tokens."""
+        """The text of a turn, without special tokens."""
         return self._detokenizer.text(output_ids)
 
     def reply(self, output_ids: Any, schemas: Sequence[ToolSchema]) -> Reply:
-        """What a turn says and calls."""
+        """The reply of a turn: its text and its calls."""
         form = self._form()
         ids = form.without_end(output_ids)
-        said = self._detokenizer.text_with_specials(ids)
-        reply = parse_reply(said, form.style, schemas, thinking=form.thinking)
-        return reply if reply.calls else Reply(said, self.text(output_ids))
+        text = self._detokenizer.text_with_specials(ids)
+        reply = parse_reply(text, form.style, schemas, thinking=form.thinking)
+        return reply if reply.calls else Reply(text, self.text(output_ids))
 
     def _check_prompt(self, messages: Messages, schemas: Sequence[ToolSchema]) -> None:
-        """Raise a `DataError` where a prompt of megabytes cannot fit in the context."""
+        """Raises a `DataError` for a prompt of megabytes, which cannot fit in the context."""
         room = self._max_model_len
         characters = sum(len(str(message.get("content", ""))) for message in messages)
         if room is None or characters <= SHORT:
@@ -171,7 +171,7 @@ class Chat:
             )
 
     def _check_results(self, appended: str, results: Messages, *, num_held: int) -> None:
-        """Raise a `DataError` where what tools returned cannot fit behind the tokens held."""
+        """Raises a `DataError` for results of tools that cannot fit behind the tokens held."""
         if self._max_model_len is None:
             return
         room = self._max_model_len - num_held
@@ -199,7 +199,7 @@ class Chat:
             return str(error)
 
     def _read_format(self, style: CallStyle) -> "_ToolFormat":
-        """What the template writes around a reply, seen on one that nobody gives."""
+        """The format that the template has for replies, read off an invented one."""
         prompt: Messages = [{"role": "user", "content": "hello"}]
         opened = self._text(prompt, (), opened=True)
         replied = self._text([*prompt, {"role": "assistant", "content": MARK}], (), opened=False)
@@ -257,15 +257,15 @@ class Chat:
 
 @dataclass(frozen=True, slots=True)
 class _ToolFormat:
-    """How the policy's family ends a reply and writes calls."""
+    """The family's format: the end of a reply and the style of its calls."""
 
     style: CallStyle
     end: str  # the token that closes a reply; empty where the template writes none
-    end_ids: frozenset[int]  # tokens that end a turn and are no part of what it says
+    end_ids: frozenset[int]  # tokens that end a turn and are no part of its text
     thinking: bool  # the prompt opens a <think> block, so the reply begins inside it
 
     def ends(self, output_ids: TokenIds) -> bool:
-        """Whether a turn ended by itself, with a token that closes it."""
+        """True for a turn that ended by itself, with a token that closes it."""
         return len(output_ids) > 0 and int(output_ids[-1]) in self.end_ids
 
     def without_end(self, output_ids: TokenIds) -> list[int]:
@@ -277,7 +277,7 @@ class _ToolFormat:
 
 
 def _special_tokens(tokenizer: Tokenizer) -> dict[int, str]:
-    """Tokens that are no text, such as those that end a turn: id -> how templates write it."""
+    """Tokens that are no text, as id -> spelling in templates."""
     added = tokenizer.added_tokens_decoder.items()
     special = {int(token): str(each.content) for token, each in added if each.special}
     if tokenizer.eos_token_id is not None:
@@ -286,7 +286,7 @@ def _special_tokens(tokenizer: Tokenizer) -> dict[int, str]:
 
 
 def _read_template(given: str | None) -> str | None:
-    """The template itself, where a file is named."""
+    """The template, or the contents of the file that is named in its place."""
     if given is None or "{" in given or "\n" in given:
         return given
     try:

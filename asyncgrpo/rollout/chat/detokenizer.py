@@ -1,11 +1,11 @@
-"""What generated tokens say: looked up and joined where a tokenizer is byte-level.
+"""The text of generated tokens, from a table where the tokenizer is byte-level.
 
     ids --table--> bytes of the tokens in a row --UTF-8--> text      byte-level BPE
     ids --the tokenizer's own decode--> text                         any other
 
 A token of byte-level BPE stands for bytes of its own, whatever is around it, so a text is the
-bytes of its tokens in a row. That costs a small part of the tokenizer's decode, which is else
-the largest part of what a long rollout costs the worker.
+bytes of its tokens in a row. That costs a small part of the tokenizer's own decode, which would be
+the largest cost of a long rollout in the worker.
 """
 
 from typing import Any, Protocol
@@ -13,19 +13,19 @@ from typing import Any, Protocol
 import numpy as np
 
 SKIP, KEEP = True, False  # special tokens
-NO_BYTE = 0xFFFF  # what no alphabet holds
+NO_BYTE = 0xFFFF  # in no alphabet
 PROBE = " Don 't stop , it 's 1 . 5 % !\n\n\t<b>naïve — 東京</b> 🙂 ?  \r\n"
 
 
 class Decodes(Protocol):
-    """What is used of a transformers tokenizer."""
+    """The part of a transformers tokenizer that is used here."""
 
     def encode(self, text: Any, **kwargs: Any) -> Any: ...
     def decode(self, token_ids: Any, **kwargs: Any) -> Any: ...
 
 
 class Detokenizer:
-    """Gives the text of token ids as `tokenizer.decode` does."""
+    """Returns the text of token ids as `tokenizer.decode` does."""
 
     def __init__(self, tokenizer: Decodes) -> None:
         self._tokenizer = tokenizer
@@ -39,11 +39,11 @@ class Detokenizer:
                 self._spoken = self._all = None
 
     def text(self, token_ids: Any) -> str:
-        """Without special tokens."""
+        """The text without special tokens."""
         return self._decode(self._spoken, token_ids, skip=SKIP)
 
     def text_with_specials(self, token_ids: Any) -> str:
-        """With special tokens as they are written."""
+        """The text with special tokens as they are written."""
         return self._decode(self._all, token_ids, skip=KEEP)
 
     def _decode(self, pieces: "_Pieces | None", token_ids: Any, *, skip: bool) -> str:
@@ -55,7 +55,7 @@ class Detokenizer:
         return str(self._tokenizer.decode(token_ids, skip_special_tokens=skip))
 
     def _agrees(self) -> bool:
-        """Whether the tables say the same of a text that a tokenizer may want to clean up."""
+        """True if the tables agree with a tokenizer that may clean texts up."""
         ids = self._tokenizer.encode(PROBE, add_special_tokens=True)
         return all(
             self._decode(pieces, ids, skip=skip)
@@ -65,7 +65,7 @@ class Detokenizer:
 
 
 class _Pieces:
-    """The bytes of every token, one after another; an id in a hole of the vocabulary has none."""
+    """The bytes of every token, one after another; an unused id has none."""
 
     def __init__(self, tokenizer: Any, *, skip_special: bool) -> None:
         token_of = tokenizer.backend_tokenizer.id_to_token
@@ -95,7 +95,7 @@ def _is_byte_level(tokenizer: Any) -> bool:
 
 
 def _bytes_of(token: str) -> bytes:
-    """The bytes that a token's characters stand for; a token with others is text as it is."""
+    """The bytes of a token's characters; a token outside the alphabet is plain text."""
     try:
         return token.translate(_ALPHABET).encode("latin-1")
     except UnicodeEncodeError:
@@ -103,7 +103,7 @@ def _bytes_of(token: str) -> bytes:
 
 
 def _alphabet() -> dict[int, int]:
-    """Byte-level BPE's: printable Latin-1 stands for itself, what follows U+00FF for the rest."""
+    """Byte-level BPE's alphabet: printable Latin-1, and U+0100 and up for other bytes."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(0x100) if byte not in printable]
     stands_for = {0x100 + i: byte for i, byte in enumerate(others)}

@@ -1,4 +1,4 @@
-"""A reply becomes what it says and what it calls, in the style of the model's family.
+"""A reply's text becomes content and calls, by the style of the model's family.
 
     HERMES     Qwen2.5, Qwen3, Hermes   <tool_call>{"name": ..., "arguments": {...}}</tool_call>
     QWEN_XML   Qwen3.5, Qwen3-Coder     <tool_call><function=name><parameter=key>value</parameter>
@@ -8,8 +8,8 @@
     DEEPSEEK   DeepSeek-V3, R1          <｜tool▁call▁begin｜>function<｜tool▁sep｜>name
                                         and a fence of JSON, or name<｜tool▁sep｜>{...}
 
-Reasoning (`<think> ... </think>`) stays in the content, and what it mentions is never called. A
-call that cannot be read is a `BadCall`: the model is told what is wrong with it.
+Reasoning (`<think> ... </think>`) stays in the content; calls inside it are not made. A call that
+cannot be read is a `BadCall`: the model is told the problem.
 """
 
 # ruff: noqa: RUF001 - the bars of DeepSeek's tokens are full width
@@ -50,7 +50,7 @@ _FENCE = re.compile(r"```(?:json)?\s*(.*?)\s*(?:```\s*)?\Z", re.DOTALL)
 
 
 class CallStyle(Enum):
-    """How a family of models writes its calls."""
+    """The way a family of models writes its calls."""
 
     HERMES = "<tool_call> JSON"
     QWEN_XML = "<tool_call> XML"
@@ -96,7 +96,7 @@ class Reply:
 
 
 def style_of(template: str) -> CallStyle | None:
-    """The style of the models that a chat template is for; None where it shows none."""
+    """The call style that a chat template shows; None where it shows none."""
     if "<｜tool▁sep｜>" in template or "<｜User｜>" in template:
         return CallStyle.DEEPSEEK
     if "<tool_call>" in template and "<function=" in template and "<parameter=" in template:
@@ -111,20 +111,20 @@ def style_of(template: str) -> CallStyle | None:
 def parse_reply(
     text: str, style: CallStyle, schemas: Sequence[ToolSchema] = (), *, thinking: bool = False
 ) -> Reply:
-    """Read a reply; `thinking` says that its prompt has opened a `<think>` block already.
+    """Reads a reply; with `thinking` its prompt has opened a `<think>` block.
 
-    `schemas` tell which arguments are text, in the style that does not.
+    In QWEN_XML the style does not tell text from numbers: the types in `schemas` do.
     """
-    reasoning, said = _split_reasoning(text, thinking=thinking)
+    reasoning, body = _split_reasoning(text, thinking=thinking)
     match style:
         case CallStyle.HERMES:
-            rest, calls = _hermes(said)
+            rest, calls = _hermes(body)
         case CallStyle.QWEN_XML:
-            rest, calls = _qwen_xml(said, schemas)
+            rest, calls = _qwen_xml(body, schemas)
         case CallStyle.LLAMA3:
-            rest, calls = _llama3(said)
+            rest, calls = _llama3(body)
         case CallStyle.DEEPSEEK:
-            rest, calls = _deepseek(said)
+            rest, calls = _deepseek(body)
     if not calls:
         return Reply(text, text)
     return Reply(text, (reasoning + rest).strip(), tuple(calls))
@@ -137,14 +137,14 @@ def _split_reasoning(text: str, *, thinking: bool) -> tuple[str, str]:
     return (text, "") if thinking or THINK in text else ("", text)
 
 
-def _hermes(said: str) -> tuple[str, list[ToolCall | BadCall]]:
-    calls = [_json_call(match[1]) for match in _HERMES.finditer(said)]
-    return _HERMES.sub("", said), calls
+def _hermes(body: str) -> tuple[str, list[ToolCall | BadCall]]:
+    calls = [_json_call(match[1]) for match in _HERMES.finditer(body)]
+    return _HERMES.sub("", body), calls
 
 
-def _qwen_xml(said: str, schemas: Sequence[ToolSchema]) -> tuple[str, list[ToolCall | BadCall]]:
-    calls = [_xml_call(match[1], schemas) for match in _HERMES.finditer(said)]
-    return _HERMES.sub("", said), calls
+def _qwen_xml(body: str, schemas: Sequence[ToolSchema]) -> tuple[str, list[ToolCall | BadCall]]:
+    calls = [_xml_call(match[1], schemas) for match in _HERMES.finditer(body)]
+    return _HERMES.sub("", body), calls
 
 
 def _xml_call(text: str, schemas: Sequence[ToolSchema]) -> ToolCall | BadCall:
@@ -168,26 +168,26 @@ def _as_typed(text: str, json_type: object) -> object:
     try:
         return json.loads(text, strict=False)
     except (ValueError, RecursionError):
-        return text  # the tool says what is wrong with it
+        return text  # the tool reports the problem
 
 
-def _llama3(said: str) -> tuple[str, list[ToolCall | BadCall]]:
-    named = [_call(m[1], m[2]) for m in _LLAMA_FUNCTION.finditer(said)]
+def _llama3(body: str) -> tuple[str, list[ToolCall | BadCall]]:
+    named = [_call(m[1], m[2]) for m in _LLAMA_FUNCTION.finditer(body)]
     if named:
-        return _LLAMA_FUNCTION.sub("", said), named
-    before, tag, after = said.partition(_PYTHON_TAG)
+        return _LLAMA_FUNCTION.sub("", body), named
+    before, tag, after = body.partition(_PYTHON_TAG)
     if tag:
         return before, list(_json_calls(after))
-    if _LLAMA_CALL_BEGINS.match(said.strip()) is None:
-        return said, []
-    return "", list(_json_calls(said))
+    if _LLAMA_CALL_BEGINS.match(body.strip()) is None:
+        return body, []
+    return "", list(_json_calls(body))
 
 
-def _deepseek(said: str) -> tuple[str, list[ToolCall | BadCall]]:
+def _deepseek(body: str) -> tuple[str, list[ToolCall | BadCall]]:
     calls: list[ToolCall | BadCall] = []
-    for block in _DEEPSEEK_CALLS.finditer(said):
+    for block in _DEEPSEEK_CALLS.finditer(body):
         calls += [_deepseek_call(match[1]) for match in _DEEPSEEK_CALL.finditer(block[1])]
-    return _DEEPSEEK_CALLS.sub("", said), calls
+    return _DEEPSEEK_CALLS.sub("", body), calls
 
 
 def _deepseek_call(text: str) -> ToolCall | BadCall:
@@ -197,7 +197,7 @@ def _deepseek_call(text: str) -> ToolCall | BadCall:
     if left.strip() != "function":
         return _call(left, rest[0])
     name = _DEEPSEEK_NAME.match(rest[0])
-    assert name is not None  # it matches nothing too
+    assert name is not None  # the pattern matches the empty string too
     return _call(name[1], rest[0][name.end() :])
 
 

@@ -1,11 +1,11 @@
-"""Chat templates for conversations with tools: the rule, its check, and mended templates.
+"""Chat templates for conversations with tools: the rule, its check, corrected templates.
 
     rendered(user, reply)                    must begin
     rendered(user, reply, tool result)       this, and this must begin
     rendered(user, reply, tool result, ...)  what comes later
 
-A template that breaks the rule shows the policy a history other than the one it generated, so
-every turn would start another sample. And one that leaves the tools out cannot be used at all.
+A template that breaks the rule shows the policy another history than it generated, so every turn
+would start another sample. A template that leaves the tools out cannot be used at all.
 
     Qwen3        writes an empty <think> block into the last reply only    patched: into each
     DeepSeek-V3  shows no tools; its second round of calls is malformed    replaced
@@ -35,7 +35,7 @@ class Render(Protocol):
 RESULT = "result-{}-of-a-call"
 SHOWN_CHARACTERS = 60
 
-# Where Qwen3's template looks at the position of a reply -> what depends on the reply alone.
+# A condition of Qwen3's template on the position of a reply -> one on the reply alone.
 _QWEN3_PATCHES = (
     (re.compile(r"loop\.last or \(not loop\.last and reasoning_content\)"), "true"),
     (
@@ -50,11 +50,11 @@ _DEEPSEEK_THINKING = r"set opening = '<｜Assistant｜><think>\n'"
 
 
 def corrected_template(template: str, style: CallStyle) -> str | None:
-    """The training template for a family whose own breaks the rule; None where none is known."""
+    """The training template of a family whose own breaks the rule; None if unknown."""
     match style:
         case CallStyle.DEEPSEEK:
             shipped = _shipped("deepseek_v3")
-            # R1 and what was distilled from it begin every reply inside a <think> block.
+            # R1 and its distilled models begin every reply inside a <think> block.
             thinks = _DEEPSEEK_THINKS in template
             return shipped.replace(_DEEPSEEK_OPENING, _DEEPSEEK_THINKING) if thinks else shipped
         case CallStyle.LLAMA3:
@@ -72,7 +72,7 @@ def _shipped(name: str) -> str:
 
 
 def template_problem(render: Render, schemas: Sequence[ToolSchema]) -> str | None:
-    """Why a template cannot be used for conversations with tools; None where it can."""
+    """The reason a template cannot be used with tools; None where it can."""
     prompt = render([{"role": "user", "content": "hello"}], opened=True)
     for schema in schemas:
         name = schema["function"]["name"]

@@ -1,4 +1,4 @@
-"""What the model is told of a tool: its JSON schema, from type hints and docstring.
+"""The description of a tool for the model: a JSON schema from hints and docstring.
 
     def add(a: int, b: int) -> int:      {"type": "function", "function": {
         '''Add two integers.                 "name": "add", "description": "Add two integers.",
@@ -8,8 +8,8 @@
             b: The second.                      "required": ["a", "b"]}}}
         '''
 
-A model can call only what is described in full, so a missing hint or description is an error at
-the start, with the function and the parameter named.
+A model can only call a tool that is described in full. A missing hint or description is therefore
+an error at the start, which names the function and the parameter.
 """
 
 import inspect
@@ -22,7 +22,7 @@ ToolSchema = dict[str, Any]
 
 
 def tool_schema(function: Callable[..., Any], *, key: str) -> ToolSchema:
-    """Describe `function`; `key` is the recipe's key, for the message.
+    """Describes `function`; `key` is the recipe's key, for the message.
 
     Raises:
         HookError: a parameter has no type hint or description, or cannot be passed by name.

@@ -39,7 +39,7 @@ def open_dataset(source: DataSource, path: str) -> Any:
         return datasets.load_dataset(path, source.name, **options)
     except DataError:
         raise
-    except StopIteration as error:  # what `datasets` makes of an empty file
+    except StopIteration as error:  # from `datasets`, for an empty file
         raise DataError(f"data.path `{path}` has no rows; expected at least one prompt") from error
     except Exception as error:
         reason = f"{type(error).__name__}: {error.__cause__ or error}"

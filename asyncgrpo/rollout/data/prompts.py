@@ -1,11 +1,11 @@
-"""Prompts: a dataset whose rows are conversations, in an order that every process knows.
+"""Prompts of a dataset, in an order that every process knows.
 
     dataset --row_index--> row --prompt_column | prompt_template--> messages + other columns
     (seed, epoch) --permutation--> position -> row_index
 
 Position i of epoch e is the same prompt in every process and after every resume: the order
-depends on nothing else. What cannot be repositioned is in `stream.py`. With environments a row may
-have no conversation, and there may be no dataset at all: what `reset` returns is the prompt.
+depends on nothing else. A stream cannot be repositioned; see `stream.py`. With environments a row
+may have no conversation, and there may be no dataset: `reset` returns the prompt.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ SEED_MASK = (1 << 64) - 1  # numpy takes no negative seed
 
 
 class Table(Protocol):
-    """What is used of a `datasets.Dataset`."""
+    """The part of a `datasets.Dataset` that is used here."""
 
     @property
     def column_names(self) -> Sequence[str]: ...
@@ -35,11 +35,11 @@ class Table(Protocol):
 
 
 class PromptSource(Protocol):
-    """Where a worker's prompts come from: `Prompts` or a `PromptStream`."""
+    """The source of a worker's prompts: `Prompts` or a `PromptStream`."""
 
     @property
     def starts_over(self) -> bool:
-        """Whether a resumed run gets prompts again that it had."""
+        """True if a resumed run gets prompts again that it had."""
         ...
 
     @property
@@ -68,7 +68,7 @@ class Prompts:
     def __init__(
         self, table: Table, source: DataSource, *, environment_prompts: bool = False
     ) -> None:
-        """`environment_prompts` says that rows need no conversation."""
+        """With `environment_prompts` rows need no conversation."""
         self._table = table
         self._source = source
         self._size = min(len(table), source.max_prompts or len(table))
@@ -136,7 +136,7 @@ def permutation(num_prompts: int, *, seed: int, epoch: int) -> Int64[np.ndarray,
 def load_prompts(
     source: DataSource, *, seed: int = 0, environment_prompts: bool = False
 ) -> PromptSource:
-    """Read the dataset and check it; `environment_prompts` says that none is needed.
+    """Reads the dataset and checks it; with `environment_prompts` there may be none.
 
     Raises:
         DataError: it cannot be read, is empty, or its rows are not prompts.

@@ -1,4 +1,4 @@
-"""From a row of a dataset to a prompt.
+"""The mapping from a row of a dataset to a prompt.
 
     row --prompt_column | prompt_template--> messages, and the other columns for rewards
 
@@ -19,7 +19,7 @@ SHOWN_CHARACTERS = 80
 
 
 class RowError(DataError):
-    """A row that is no prompt; the others may be."""
+    """A row that is no prompt; other rows may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +34,12 @@ class Prompt:
 
 
 class RowMapping:
-    """How the rows of one dataset become prompts."""
+    """Makes the rows of one dataset into prompts."""
 
     def __init__(
         self, column_names: Sequence[str], source: DataSource, *, environment_prompts: bool
     ) -> None:
-        """Check the columns; `environment_prompts` says that rows need no conversation.
+        """Checks the columns; with `environment_prompts` rows need no conversation.
 
         Raises:
             DataError: a column is missing, or has a name that is taken.

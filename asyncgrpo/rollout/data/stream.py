@@ -1,11 +1,11 @@
-"""Prompts read while training: a dataset too large to hold, or without a length.
+"""Prompts read while training, from a dataset too large to hold or without a length.
 
     stream --rows, in order--> shuffle buffer --> queue of BUFFER_ROWS --take--> prompt
              a thread reads; it waits while the queue is full      pass after pass, without end
 
-Prompts come as they are asked for: a stream cannot be repositioned, so a resumed run reads it from
-its beginning again. Its epochs are passes. Without `data.max_prompts` nobody knows how many rows a
-pass has: ordinals then count on and on in one epoch of `UNKNOWN_LENGTH`.
+A stream cannot be repositioned: each call gives the next prompt, and a resumed run begins with the
+first again. Its epochs are passes. Without `data.max_prompts` the number of rows in a pass is
+unknown: ordinals then count on in one epoch of `UNKNOWN_LENGTH`.
 """
 
 import contextlib
@@ -29,11 +29,11 @@ log = logging.getLogger(__name__)
 BUFFER_ROWS = 256  # read ahead
 SHUFFLE_ROWS = 1024  # of which the next is drawn
 UNKNOWN_LENGTH = 1 << 40  # more prompts than any run sees
-STOP_S = 5.0  # for the row that is read when the stream is no longer used
+STOP_S = 5.0  # for the row that is being read when the stream is closed
 
 
 class RowStream(Protocol):
-    """What is used of a `datasets.IterableDataset`: each iteration is a pass."""
+    """The part of a `datasets.IterableDataset` that is used: each iteration is a pass."""
 
     def __iter__(self) -> Iterator[dict[str, Any]]: ...
 
@@ -46,7 +46,7 @@ class _Row:
 
 
 class PromptStream:
-    """The stream as prompts; a row that is no prompt is told when it comes up."""
+    """The stream as prompts; a bad row is reported when it is taken."""
 
     starts_over = True  # on resume
 
@@ -78,7 +78,7 @@ class PromptStream:
         return self._mapping.reward_columns
 
     def checked(self) -> Iterator[Prompt]:
-        """The first prompt: no other is known before it is asked for."""
+        """The first prompt; no other is known before it is taken."""
         if self._first is not None:
             yield self._prompt(self._first)
 
@@ -105,7 +105,13 @@ class PromptStream:
 
 
 class _Reader:
-    """Reads pass after pass into the queue, in a thread; its last entry is what went wrong."""
+    """Reads pass after pass into the queue, in a thread; after an error, the error.
+
+    takes      rows of the dataset, in order
+    gives      rows to the queue, shuffled; or the DataError that ended the reading
+    waits for  the dataset; room in the queue
+    woken by   `take`, which makes room; `stop`, which empties the queue
+    """
 
     def __init__(
         self, rows: RowStream, source: DataSource, seed: int, to: "queue.Queue[_Row | DataError]"
@@ -119,7 +125,7 @@ class _Reader:
         self._thread.start()
 
     def stop(self) -> None:
-        """Read no further row; returns when the one under way was read."""
+        """Ends the reading; returns when the row under way was read."""
         self._stopped = True
         with contextlib.suppress(queue.Empty):
             while True:

@@ -1,10 +1,10 @@
-"""The end of a process in which calls of the user's may still be under way.
+"""The end of a process in which user code may still run.
 
     the work --> threads that are no daemons --> atexit --> streams --> gone
 
-A daemon thread that comes back from native code while the interpreter is taken apart is unwound
-through that code: C++ answers with abort, and a worker that did its work with status 134 (a reward
-in torch). Libraries that wait for their threads then wait for ever (pyarrow).
+While the interpreter finalizes, a daemon thread that returns from native code is unwound through
+that code. In C++ that aborts: a worker that did its work would end with status 134 (seen with a
+reward in torch). Libraries that wait for their own threads can then wait for ever (pyarrow).
 """
 
 import atexit
@@ -16,14 +16,14 @@ from typing import NoReturn
 
 
 def run_to_the_end(main: Callable[[], None]) -> NoReturn:
-    """Run `main` and end the process as the interpreter would, without taking it apart."""
+    """Runs `main` and ends the process as the interpreter would, but without finalizing it."""
     status = 1
     try:
         main()
         status = 0
     except SystemExit as end:
         status = int(end.code or 0)
-    except BaseException as error:  # noqa: BLE001 - as the interpreter does with what nobody caught
+    except BaseException as error:  # noqa: BLE001 - as the interpreter does
         sys.excepthook(type(error), error, error.__traceback__)
     try:
         # In this order, as Py_FinalizeEx: pools end their processes before those are joined.

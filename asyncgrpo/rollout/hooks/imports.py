@@ -1,4 +1,4 @@
-"""Objects of the user's, named in the recipe by import path.
+"""User code, named in the recipe by import path.
 
     package.module:name       imported as usual (the working directory is on the path)
     /absolute/file.py:name    loaded from the file; files beside it can be imported

@@ -1,8 +1,8 @@
-"""Daemon threads that are kept: starting one costs more than most calls, and stops the loop.
+"""Daemon threads that are used again, since starting one costs more than most calls.
 
     work --start--> a free thread's inbox, or a new thread --work()--> free again --> deliver()
 
-A thread has one piece of work at a time, and a free one waits `FREE_S` for the next.
+A thread has one piece of work at a time. A free one waits `FREE_S` for the next, then ends.
 """
 
 import queue
@@ -12,19 +12,19 @@ from typing import TypeAlias
 
 FREE_S = 10.0  # a worker between two groups keeps its threads, an idle one does not
 
-Work = Callable[[], Callable[[], None]]  # gives what is left to do once the thread is free
+Work = Callable[[], Callable[[], None]]  # returns `deliver`, called once the thread is free
 Inbox: TypeAlias = "queue.SimpleQueue[tuple[Work, str]]"
 
 
 class KeptThreads:
-    """As many threads as calls are under way, and those that wait for the next."""
+    """A thread for each call under way, and free ones that wait for the next."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._free: list[Inbox] = []
 
     def start(self, work: Work, name: str) -> None:
-        """Have `work` done now, whatever else is under way."""
+        """Starts `work` at once, in a free thread or a new one."""
         with self._lock:
             inbox = self._free.pop() if self._free else None
         if inbox is not None:
@@ -35,7 +35,7 @@ class KeptThreads:
         threading.Thread(target=self._serve, args=(inbox,), daemon=True, name=name).start()
 
     def _serve(self, inbox: Inbox) -> None:
-        """Takes work from its inbox; ends after `FREE_S` without."""
+        """Takes work from its inbox, runs it and delivers; ends after `FREE_S` without work."""
         thread = threading.current_thread()
         while True:
             try:
@@ -47,7 +47,7 @@ class KeptThreads:
                         return
                 continue  # work is on its way
             self._do(work, inbox)
-            del work  # and with it what the call was given
+            del work  # and with it the arguments of the call
             thread.name = "call-none"
 
     def _do(self, work: Work, inbox: Inbox) -> None:

@@ -1,12 +1,12 @@
-"""Calls of the user's, off the worker's event loop and without power over the process's end.
+"""Calls of user code, off the worker's event loop and unable to end the process.
 
-    a function     in_daemon_thread     a thread to itself, kept for the next
-    a coroutine    on_hook_loop         one event loop in one thread, shared by all of them
-    either         call_hook            whichever it is
+    a function     in_daemon_thread     a thread to itself, used again later
+    a coroutine    on_hook_loop         one event loop in one thread, shared by all coroutines
+    either         call_hook            the one of the two that fits
 
-A pool's threads are joined when the interpreter exits, so one hung reward would keep a finished
-worker alive. A daemon thread is not: whoever stops waiting for it leaves it behind. Coroutines
-share a loop so that they can share clients; one that blocks it delays only the others.
+The threads of a pool are joined when the interpreter exits, so one hung reward would keep a
+finished worker alive. Daemon threads are not joined: a hung one is left behind. Coroutines share a
+loop so that they can share clients; one that blocks the loop delays only the other coroutines.
 """
 
 import asyncio
@@ -30,9 +30,9 @@ _THREADS = KeptThreads()
 
 
 async def in_daemon_thread(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run `call` in a thread that has nothing else to do and await its result or exception.
+    """Runs `call` in a thread to itself, and awaits its result or exception.
 
-    By position only: a keyword of the user's function may be named `call`.
+    By position only: a keyword of a user's function may be named `call`.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
@@ -40,7 +40,7 @@ async def in_daemon_thread(call: Callable[P, T], /, *args: P.args, **kwargs: P.k
     process = os.getpid()
 
     def settle(result: T | None, error: BaseException | None) -> None:
-        if future.done():  # nobody waits any more
+        if future.done():  # cancelled by its waiter
             return
         if error is not None:
             future.set_exception(error)
@@ -53,9 +53,9 @@ async def in_daemon_thread(call: Callable[P, T], /, *args: P.args, **kwargs: P.k
             result = context.run(call, *args, **kwargs)
         except StopIteration as end:  # no future carries it
             error = _harmless(end)
-        except Exception as caught:  # noqa: BLE001 - handed to whoever awaits
+        except Exception as caught:  # noqa: BLE001 - handed to the awaiting task
             error = caught
-        except BaseException as end:  # noqa: BLE001 - as well, but it ends or cancels nobody
+        except BaseException as end:  # noqa: BLE001 - handed on as a plain error
             _end_fork(process, end)
             error = _harmless(end)
         _end_fork(process, error)
@@ -66,13 +66,13 @@ async def in_daemon_thread(call: Callable[P, T], /, *args: P.args, **kwargs: P.k
 
 
 def _name(call: Callable[..., Any]) -> str:
-    """What a call is of. Its repr is the user's code, and may print a table of a million rows."""
+    """The name of a call; its repr may print a table of a million rows."""
     name = getattr(call, "__name__", None)  # none of an object that can be called
     return name if isinstance(name, str) else type(call).__name__
 
 
 def _end_fork(process: int, error: BaseException | None) -> None:
-    """End a copy of the process that a call forked and let run: only the original goes on."""
+    """Ends this process if it is a fork that the call left running."""
     if os.getpid() == process:
         return
     code = error.code if isinstance(error, SystemExit) else error
@@ -87,13 +87,13 @@ def _tell(loop: asyncio.AbstractEventLoop, settle: Callable[[], None]) -> None:
 
 
 async def on_hook_loop(work: Coroutine[Any, Any, T]) -> T:
-    """Run `work` on the hooks' own event loop and await its result or exception."""
+    """Runs `work` on the hooks' own event loop, and awaits its result or exception."""
     contained = _contained(work)
     return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(contained, _hook_loop()))
 
 
 async def call_hook(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Call a function of the user's, sync or async, and await its result or exception."""
+    """Calls user code, sync or async, and awaits its result or exception."""
     if is_async(function):
         return await on_hook_loop(function(*args, **kwargs))
     result = await in_daemon_thread(function, *args, **kwargs)
@@ -101,14 +101,14 @@ async def call_hook(function: Callable[..., Any], /, *args: Any, **kwargs: Any) 
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Whether calling `function` gives a coroutine, as far as it shows."""
+    """True if a call of `function` gives a coroutine, as far as its definition shows."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
         getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__
     )
 
 
 async def _contained(work: Coroutine[Any, Any, T]) -> T:
-    """What `work` gives; its `sys.exit()` would end the loop, and all other hooks with it."""
+    """Awaits `work`; its `sys.exit()` must not end the loop that all hooks share."""
     try:
         return await work
     except Exception:
@@ -120,14 +120,14 @@ async def _contained(work: Coroutine[Any, Any, T]) -> T:
 
 
 def was_cancelled(error: BaseException) -> bool:
-    """Whether somebody cancelled the task that runs; a user's code may raise the same by itself."""
+    """True if the running task was cancelled; user code may raise CancelledError by itself."""
     task = asyncio.current_task()
     cancelled = isinstance(error, asyncio.CancelledError)
     return cancelled and task is not None and task.cancelling() > 0
 
 
 def _harmless(error: BaseException) -> Exception:
-    """The same as an error that ends neither the process nor a task, and that a future carries."""
+    """The error as one that a future carries and that ends no process or task."""
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
     return RuntimeError(describe_error(error))

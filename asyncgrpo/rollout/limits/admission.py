@@ -19,7 +19,7 @@ class Admission:
         self.allowance_tokens = allowance_tokens
         self._offered_tokens = 0
         self._consumed_tokens = 0
-        self._finished_tokens = 0  # of rollouts whose group is still in hand
+        self._finished_tokens = 0  # of rollouts whose group is not closed
         self._unfinished = 0
         self._groups_in_hand = 0
         self._groups_closed = 0
@@ -38,13 +38,13 @@ class Admission:
         return queued + self._finished_tokens + self._unfinished * self.mean_rollout_tokens
 
     def may_start(self) -> bool:
-        """Whether another group may start now."""
+        """True if another group may start now."""
         if self._groups_closed == 0 or self._measured_rollouts == 0:
             return self._groups_in_hand == 0
         return not self.is_used_up()
 
     def is_used_up(self) -> bool:
-        """Whether the tokens held reach the allowance."""
+        """True if the tokens held reach the allowance."""
         return self.held_tokens >= self.allowance_tokens
 
     def on_progress(self, *, allowance_tokens: int, consumed_tokens: int) -> None:
@@ -65,13 +65,13 @@ class Admission:
         self._measured_tokens += tokens
 
     def lose_rollout(self) -> None:
-        """A rollout failed: it takes no tokens and says nothing about the mean."""
+        """A rollout failed: it holds no tokens and does not count in the mean."""
         self._unfinished -= 1
 
     def close_group(self, *, finished_tokens: int, offered_tokens: int) -> None:
-        """A group left the worker's hands: offered to the trainer, or dropped (0 offered).
+        """A group left the worker: offered to the trainer, or dropped (0 offered).
 
-        `finished_tokens` is what its rollouts were reported to hold.
+        `finished_tokens` is the sum of what `finish_rollout` got for it.
         """
         self._groups_in_hand -= 1
         self._groups_closed += 1

@@ -4,10 +4,9 @@
     raise   x 1.25   usage < 60 %, nothing waits, and `cap` rollouts finished since the last change
     cut     x 0.7    usage > 80 %: what runs goes on, new rollouts wait
 
-A server without `/metrics` says nothing, and the cap is `max_concurrent_rollouts`, which also
-bounds it otherwise.
+The cap is at most `max_concurrent_rollouts`, and exactly that where the server has no `/metrics`.
 
-Pure bookkeeping: no I/O, no clock; `worker.py` polls every `POLL_S` seconds.
+Pure bookkeeping: no I/O, no clock; `worker_loops.py` polls every `POLL_S` seconds.
 """
 
 import math
@@ -18,7 +17,7 @@ CUT_ABOVE, CUT_FACTOR = 0.8, 0.7
 
 
 class ConcurrencyCap:
-    """The cap, moved by what the server reports."""
+    """The cap, moved by the server's reports."""
 
     def __init__(self, max_concurrent_rollouts: int) -> None:
         self._most = max_concurrent_rollouts
@@ -26,7 +25,7 @@ class ConcurrencyCap:
         self.cap = max_concurrent_rollouts
 
     def start_at(self, kv_cache_rollouts: float) -> None:
-        """Start from the rollouts of full length that the KV caches of all replicas hold."""
+        """Starts from the rollouts of full length that the KV caches of all replicas hold."""
         self._set(math.floor(kv_cache_rollouts))
 
     def finish_rollout(self) -> None:
@@ -34,7 +33,7 @@ class ConcurrencyCap:
         self._finished += 1
 
     def observe(self, *, usage_frac: float, waiting: float) -> int:
-        """Move the cap by one report: the fullest engine's usage, the sum of what waits."""
+        """Moves the cap by one report: the fullest engine's usage, the sum of waiting requests."""
         if usage_frac > CUT_ABOVE:
             self._set(math.floor(self.cap * CUT_FACTOR))
         elif usage_frac < RAISE_BELOW and waiting == 0 and self._finished >= self.cap:
@@ -49,7 +48,7 @@ class ConcurrencyCap:
 def kv_cache_rollouts(
     *, max_concurrency: float | None, cache_tokens: float | None, max_model_len: int
 ) -> float | None:
-    """Rollouts of full length a KV cache holds: the server's own figure, else tokens / length.
+    """Rollouts of full length in a KV cache: the server's figure, else tokens / length.
 
     None where the server reports neither.
     """

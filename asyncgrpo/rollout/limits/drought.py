@@ -1,17 +1,17 @@
-"""How long no group has given anything to train on: no step can follow, and nobody would say so.
+"""Warns after 64, 128, ... consecutive groups without signal: such a run would hang silently.
 
-    group scored  --gave | empty(reason)-->  a warning after 64, 128, 256, ... in a row
+    group scored  --gave | empty(reason)-->  a warning at each length that is new to the run
                                              RunError where no reward scored any of the last 256
 
-Groups without signal can end (sampling is random), so they are only told, and each length once:
-a run with little signal has droughts of 64 all along. Reward functions that return None for
-everything are a mistake.
+Groups without signal are no error, since sampling is random. Each length is warned of once,
+because a run with little signal has many droughts of 64. Reward functions that return None for
+everything are a mistake, and end the run.
 """
 
 from asyncgrpo.channel.messages import DropReason
 from asyncgrpo.errors import RunError
 
-FIRST_WARNING = 64  # groups in a row; then at twice as many as ever before
+FIRST_WARNING = 64  # groups in a row; each next warning at twice as many
 MOST_UNSCORED = 256  # groups in a row
 
 WHY = {
@@ -34,7 +34,7 @@ class Drought:
         self._empty = self._unscored = 0
 
     def empty(self, reason: DropReason) -> str | None:
-        """A group was dropped; what to tell the user, if it is time to.
+        """A group was dropped; returns the warning that is due, if any.
 
         Raises:
             RunError: nothing is ever scored.

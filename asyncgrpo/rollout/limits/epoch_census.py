@@ -1,10 +1,10 @@
-"""Notices an epoch of which no prompt was generated for: no step could ever follow it.
+"""Finds an epoch whose prompts were all dropped: no step could ever follow it.
 
     see(epoch) --drop(reason)?-->  all of an epoch's prompts dropped?  -->  EmptyEpochError
 
-An epoch's end shows by its count of prompts; a stream's, whose length nobody knows, by the first
-prompt of the next pass. One of several workers knows of its own share of the prompts only: the
-trainer puts together what they find.
+The end of an epoch shows by its number of prompts. A stream of unknown length shows it by the
+first prompt of the next pass. One of several workers counts its own share of the prompts; the
+trainer combines their findings.
 """
 
 from collections import Counter
@@ -14,7 +14,7 @@ from asyncgrpo.errors import RunError
 
 
 class EmptyEpochError(RunError):
-    """None of an epoch's prompts, or of this worker's share of them, was generated for."""
+    """All prompts of an epoch, or of this worker's share of it, were dropped."""
 
     def __init__(self, epoch: int, message: str) -> None:
         super().__init__(message)
@@ -25,7 +25,10 @@ class EpochCensus:
     """Counts the prompts of an epoch, and those dropped before generation, by reason."""
 
     def __init__(self, num_prompts: int | None, share: Share = ALONE) -> None:
-        """`num_prompts` are those of an epoch; None = nobody knows, and none is missed."""
+        """Counts `num_prompts` an epoch.
+
+        None: a stream of unknown length; its epoch ends when the next begins.
+        """
         self._num_prompts = num_prompts
         self._share = share
         self._epoch = 0
@@ -36,7 +39,7 @@ class EpochCensus:
         """A prompt of the epoch came up.
 
         Raises:
-            EmptyEpochError: the one before was dropped whole.
+            EmptyEpochError: the epoch before was dropped whole.
         """
         if epoch != self._epoch:
             if self._num_prompts is None:
@@ -46,10 +49,10 @@ class EpochCensus:
         self._seen += 1
 
     def drop(self, reason: str) -> None:
-        """The prompt just seen will not be generated for.
+        """The prompt just seen was dropped.
 
         Raises:
-            EmptyEpochError: it was the last of one that was dropped whole.
+            EmptyEpochError: it was the last prompt of an epoch that was dropped whole.
         """
         self._reasons[reason] += 1
         if self._num_prompts is not None:

@@ -1,9 +1,9 @@
-"""The failure budget: how much may fail before the run is not worth going on with.
+"""The failure budget: the share of rollouts that may fail before the run ends.
 
     outcomes (ok | reason)  -->  the last WINDOW of them  -->  exceeded(): the commonest reason
 
 Failures are compared with the whole window from the first outcome on: a budget of 0.05 over
-256 outcomes bears 12 failures, whether they come first or last.
+256 outcomes allows 12 failures, whether they come first or last.
 """
 
 from collections import Counter, deque
@@ -34,7 +34,7 @@ class FailureBudget:
         return self._reasons.total()
 
     def exceeded(self) -> str | None:
-        """What failed and why, for the user, once the budget is used up; else None."""
+        """The message for the user once the budget is used up; else None."""
         if self.failures <= self._most:
             return None
         reason, count = self._reasons.most_common(1)[0]

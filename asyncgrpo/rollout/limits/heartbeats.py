@@ -1,9 +1,7 @@
-"""One heartbeat per loop; the oldest counts.
+"""Heartbeats, one per loop; the oldest is reported to the trainer.
 
-beat      the loop is at work from now on; silence since then is its age
-resting   the loop waits for somebody else: its silence says nothing
-
-The trainer hears the age of the oldest, and which loop it is.
+beat      the loop is at work from now on; its age counts from here
+resting   the loop waits for another part: it has no age meanwhile
 """
 
 import time
@@ -14,7 +12,7 @@ from asyncgrpo.channel.messages import Heartbeat
 
 
 class Heartbeats:
-    """When each loop of the process was last seen at work."""
+    """The time of the last beat of each loop of the process."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -30,7 +28,7 @@ class Heartbeats:
 
     @contextmanager
     def resting(self, loop: str) -> Generator[None]:
-        """`loop` waits for somebody else while the block lasts."""
+        """`loop` waits for another part while the block lasts."""
         self.rest(loop)
         try:
             yield
@@ -38,7 +36,7 @@ class Heartbeats:
             self.beat(loop)
 
     def oldest(self) -> Heartbeat:
-        """The loop at work that was not seen for longest."""
+        """The oldest beat among the loops at work."""
         if not self._beats:
             return Heartbeat(oldest_s=0.0, loop="")
         loop = min(self._beats, key=self._beats.__getitem__)

@@ -1,4 +1,4 @@
-"""The limits of one worker, in one record: each loop takes what bounds it from here."""
+"""The limits of one worker, in one record that its loops share."""
 
 import logging
 from dataclasses import dataclass

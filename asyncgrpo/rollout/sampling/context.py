@@ -1,8 +1,7 @@
-"""What the hooks of a rollout need and their signatures do not carry.
+"""The context of the rollout that runs in a task.
 
-`generate_one_turn(prompt_ids)` must know whose turn it samples: the seed and the policy depend
-on it. Each rollout runs in a task of its own, and this travels with it and with every task
-that a hook starts.
+`generate_one_turn(prompt_ids)` samples for one rollout, whose seed and policy are in its context.
+Each rollout runs in a task of its own; a task that a hook starts has the same context.
 """
 
 from contextvars import ContextVar
@@ -29,7 +28,7 @@ class RolloutContext:
     prompt_ids: Int32[np.ndarray, "P"] | None  # rendered once for the group, where all share it
     tool_use: ToolUse = field(default_factory=ToolUse)
     policy: PolicyName | None = None  # fixed when it is first asked for
-    policy_is_used: bool = False  # by a turn, or by whoever was told its name
+    policy_is_used: bool = False  # by a turn, or by a hook that read its name
     num_turns: int = 0  # requested so far
 
 
@@ -37,7 +36,7 @@ _current: ContextVar[RolloutContext] = ContextVar("rollout")
 
 
 def enter_rollout(context: RolloutContext) -> None:
-    """Make `context` the rollout of this task, which runs no other."""
+    """Makes `context` the rollout of this task, which runs no other."""
     _current.set(context)
 
 

@@ -1,4 +1,4 @@
-"""Which served name is the policy now, and whose tokens are whose.
+"""The current policy: its served name and version.
 
 Begin, Published --publish-->  CurrentPolicy  --first turn of a rollout-->  PolicyName
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class PolicyName(NamedTuple):
-    """A policy as the server knows it."""
+    """A served name of the policy, and its version."""
 
     name: str
     version: int

@@ -2,11 +2,12 @@
 
     prompt_ids + RolloutContext  --TurnRequest-->  server  --Turn-->  TurnRecord
 
-The policy of a rollout is fixed at its first turn. A name the server does not know then (it was
-replaced in the meantime) is answered with the current one; once a turn was made under it, or
-somebody was told it, that costs the rollout: no conversation changes policy part-way. A server
-that is down is waited for, `server.vllm_server_timeout` at most, by all rollouts together; a
-request that gets no answer in that time, while others do, costs its rollout.
+The policy of a rollout is fixed at its first turn. If a sync replaced the name, an unused rollout
+switches to the current policy; one that already used it is dropped: no conversation changes policy
+part-way.
+
+All rollouts together wait for a server that is down, `server.vllm_server_timeout` at most; then
+the run ends. A request that gets no answer in that time, while others do, costs its rollout.
 """
 
 import asyncio
@@ -33,7 +34,7 @@ NEXT_POLICY_TIMEOUT_S = 30.0  # a sync under way publishes its name within this
 
 
 class TurnClient(Protocol):
-    """What is used of `ServerClient`."""
+    """The part of `ServerClient` that is used here."""
 
     async def generate(self, request: TurnRequest) -> Turn: ...
 
@@ -135,7 +136,7 @@ class Sampler:
         return policy
 
     async def _outlast_outage(self, request: TurnRequest) -> Turn:
-        """Ask until a server is there to answer."""
+        """Asks until a server answers."""
         started, wait_s = time.monotonic(), FIRST_WAIT_S
         while True:
             try:

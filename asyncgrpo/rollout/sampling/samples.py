@@ -1,12 +1,12 @@
-"""The turns of a rollout become samples: what the sampler made is trained, once.
+"""The turns of a rollout become samples, in which each output token is trained once.
 
     turn 1   prompt.......  output
     turn 2   prompt....... output tool result  output      extends the tokens held: same sample
     turn 3   prompt...... rewritten history......  output  does not: a fork, another sample
 
-Held tokens are the last turn's prompt and output. A turn whose prompt begins with them carries
-them on; otherwise it starts a new sample, and the held tokens after the point where the two
-part are its drift. Only output tokens are trained, each in exactly one sample.
+The tokens held are the last turn's prompt and output. A turn whose prompt begins with them
+continues their sample. Any other turn is a fork: it starts a new sample, and its drift is the held
+tokens after the common prefix. Only output tokens are trained, each in exactly one sample.
 
 Shape suffixes: n = tokens of a sample, O = output tokens of a turn, K = top sampler tokens,
 c = candidates of all tokens, one after another.
@@ -55,10 +55,10 @@ class _Turn:
 
 
 def draft_samples(turns: Sequence[TurnRecord], *, num_top_logprobs: int) -> Drafts:
-    """Turn a rollout's turns into drafts of samples, each with K = `num_top_logprobs`.
+    """Makes a rollout's turns into drafts of samples, each with K = `num_top_logprobs`.
 
     Raises:
-        HookError: a turn's arrays do not fit each other, or what training needs is missing.
+        HookError: a turn's arrays do not fit each other, or one that training needs is missing.
     """
     chains: list[list[_Turn]] = []
     drift_tokens: list[int] = []

@@ -1,4 +1,4 @@
-"""Request seeds: different for every request of a run, the same in every repetition of it.
+"""Request seeds: unique in a run, and equal when the run is repeated.
 
     (epoch, position, rollout, turn)  --packed into 63 bits-->  --mixed by the run's seed-->  seed
 
@@ -33,13 +33,13 @@ def request_seed(run_seed: int, *, epoch: int, position: int, rollout: int, turn
 
 
 def environment_seed(run_seed: int, *, epoch: int, position: int) -> int:
-    """What an environment's `reset` may draw from: 32 bits, the same for a whole group."""
+    """The seed for an environment's `reset`: 32 bits, the same for a whole group."""
     seed = request_seed(run_seed, epoch=epoch, position=position, rollout=-1, turn=-1)
     return seed >> (SEED_BITS - 32)
 
 
 def _mix(value: int) -> int:
-    """A bijection of [0, 2^63) in which each input bit moves about half of the output bits."""
+    """A bijection of [0, 2^63): each input bit flips about half of the output bits."""
     for shift, multiplier in zip(_SHIFTS, _MULTIPLIERS, strict=False):
         value = ((value ^ (value >> shift)) * multiplier) & _MASK
     return value ^ (value >> _SHIFTS[-1])

@@ -1,4 +1,4 @@
-"""Rewards: each source scores a whole group; all of them side by side.
+"""Rewards: each source scores a whole group, all sources side by side.
 
     group  --fn(prompts, completions, completion_ids, **columns)-->  list[float | None]  per source
            --None = NaN, times weight-->  rewards_FG
@@ -6,7 +6,7 @@
 
 A source that raises, hangs or breaks the contract costs the group, and is named. Synchronous
 functions run in threads, asynchronous ones on an event loop of their own: neither can hold up
-generation, nor hide from its timeout.
+generation, and the timeout holds for both.
 
 Shape suffixes: F = reward sources, G = the rollouts of one group.
 """
@@ -36,7 +36,7 @@ STANDARD_KEYWORDS = frozenset({"prompts", "completions", "completion_ids"})
 
 @dataclass(frozen=True, slots=True)
 class GroupRewards:
-    """What every source said of a group."""
+    """The rewards that all sources gave the rollouts of a group."""
 
     by_name: dict[str, Float64[np.ndarray, "G"]]  # unweighted; NaN = not scored
     weighted: Float64[np.ndarray, "F G"]  # the environments' and `Rollout.reward` come last
@@ -70,7 +70,7 @@ class RewardFunction:
     def check_kwargs(self) -> None:
         """Raise a `HookError` if a built-in function has no such option.
 
-        A function of the user's may take any keyword in its `**kwargs`, and so is not judged.
+        A user's function may take any keyword in its `**kwargs`, and is not checked.
         """
         options = {n for n, p in self._parameters.items() if p.kind is not p.VAR_KEYWORD}
         unknown = sorted(self._kwargs.keys() - options)
@@ -140,7 +140,7 @@ def missing_keyword(
     column_names: Sequence[str],
     kwargs: Mapping[str, Any],
 ) -> str | None:
-    """What a function needs and nothing gives it, in words; None where there is all.
+    """The keyword that a function lacks, as a message; None where nothing is missing.
 
     `required` are its parameters without default, `one_of` columns of which it needs one.
     """
@@ -159,7 +159,7 @@ def missing_keyword(
 
 
 def _parameters(function: Callable[..., Any], name: str) -> Mapping[str, inspect.Parameter]:
-    """The parameters of a function that can be called as rewards are: by keyword, once a group.
+    """The parameters of a reward function: called by keyword, once a group.
 
     Raises:
         HookError: it cannot.
@@ -214,7 +214,7 @@ def load_rewards(
 
 
 async def score_group(functions: Sequence[RewardFunction], group: RolloutGroup) -> GroupRewards:
-    """Ask every source at once; the first to fail ends the others.
+    """Asks all sources at once; the first to fail ends the others.
 
     Raises:
         HookError: a source failed.
@@ -236,7 +236,7 @@ async def score_group(functions: Sequence[RewardFunction], group: RolloutGroup) 
 
 
 def _environment_rewards(group: RolloutGroup) -> dict[str, Float64[np.ndarray, "G"]]:
-    """What its environments said of each rollout, by the name of their class."""
+    """The environments' rewards of a group, by the name of their class."""
     by_name: dict[str, Float64[np.ndarray, "G"]] = {}
     for i, judged in enumerate(group.env_rewards):
         if judged is not None:
@@ -253,7 +253,7 @@ def _own_reward(entry: object) -> float:
 
 
 def _as_number(entry: object) -> float | None:
-    """A reward as a number, NaN where it is None; None for what is no reward."""
+    """A reward as a number, NaN for None; None if it is no reward."""
     if entry is None:
         return NAN
     if not isinstance(entry, (numbers.Real, np.bool_)) or math.isinf(entry):

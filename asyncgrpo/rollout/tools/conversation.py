@@ -1,4 +1,4 @@
-"""A conversation with tools, as it grows: what rewards will read, and what is rendered next.
+"""A conversation with tools as it grows, for rewards and for the next prompt.
 
     prompt --turn--> reply --calls--> results --next prompt--> turn --> reply ...
 
@@ -18,14 +18,14 @@ from asyncgrpo.rollout.tools.tools import ToolUse
 
 @dataclass(slots=True)
 class Conversation:
-    """What was said so far."""
+    """The messages and turns so far."""
 
-    rendered: Messages  # the prompt, then all that followed, as the template gets it
+    rendered: Messages  # the prompt and all later messages, as the template gets them
     completion: Messages = field(default_factory=list[Message])
     turns: list[TurnRecord] = field(default_factory=list[TurnRecord])
 
     def add_reply(self, turn: TurnRecord, reply: Reply) -> None:
-        """The policy said something."""
+        """The policy replied."""
         self.turns.append(turn)
         self.completion.append(reply.message)
         self.rendered.append({"role": "assistant", "content": reply.text})

@@ -1,12 +1,12 @@
-"""An environment class as it is known before there is an instance.
+"""An environment class of the recipe, before there is an instance.
 
     class Counter:
         def reset(self, target, **columns)   begins a rollout; columns of its row by keyword
         def increment(self, step: int)       public: a tool
         def get_reward(self)                 judges the rollout; optional
 
-A `reset` that names `seed`, where no column is called so, gets a number that is the same for all
-rollouts of a group: what it draws from that is the same task for all of them.
+A `reset` with a parameter `seed` that is no column gets a number, the same for all rollouts of a
+group: a task drawn from it is the same for all of them.
 """
 
 import inspect
@@ -46,7 +46,7 @@ class EnvironmentKind:
 
     @property
     def schemas(self) -> list[ToolSchema]:
-        """What a model is told of its methods.
+        """The descriptions of its tools for the model.
 
         Raises:
             HookError: a method cannot be described.
@@ -65,7 +65,7 @@ class EnvironmentKind:
         return getattr(self.cls, name)
 
     def _check_call(self, what: str, function: Callable[..., Any]) -> None:
-        """Raise a `HookError` if a call without arguments cannot work, as far as it shows."""
+        """Raises a `HookError` if a call without arguments cannot work."""
         try:
             signature = inspect.signature(function)
         except (TypeError, ValueError):  # of a class in C, say
@@ -78,7 +78,7 @@ class EnvironmentKind:
             ) from error
 
     def check_columns(self, column_names: Iterable[str]) -> None:
-        """Raise a `HookError` if `reset` needs a keyword that nothing gives it."""
+        """Raises a `HookError` if `reset` needs a keyword that is no column."""
         given = {*column_names, SEED}
         for name, parameter in self._reset_parameters.items():
             if parameter.default is not parameter.empty or parameter.kind in {
@@ -94,7 +94,7 @@ class EnvironmentKind:
                 )
 
     def reset_keywords(self, columns: Mapping[str, Any], seed: int) -> dict[str, Any]:
-        """The columns that `reset` takes, and `seed` where it names it and no column does."""
+        """The columns that `reset` takes, and `seed` if it is a parameter and no column."""
         offered = {SEED: seed} | {k: v for k, v in columns.items() if k != COLUMN}
         named = {name: value for name, value in offered.items() if name in self._reset_parameters}
         if any(p.kind is p.VAR_KEYWORD for p in self._reset_parameters.values()):

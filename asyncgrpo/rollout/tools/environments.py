@@ -1,4 +1,4 @@
-"""Environments: objects with a state that a rollout acts on through their methods.
+"""Environments: stateful objects whose methods are the tools of a rollout.
 
     rent --> instance --reset(**columns)--> first observation   (in the user's prompt)
                  |  its public methods are the rollout's tools
@@ -32,11 +32,11 @@ from asyncgrpo.rollout.tools.tools import ToolFunction
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """An instance at the disposal of one rollout."""
+    """An instance in use by one rollout."""
 
     kind: EnvironmentKind
     instance: Any
-    observation: str | None  # what `reset` said
+    observation: str | None  # returned by `reset`
 
     @property
     def tools(self) -> list[ToolFunction]:
@@ -90,7 +90,9 @@ class Environments:
     async def rent(
         self, kind: EnvironmentKind, columns: Mapping[str, Any], *, seed: int, recorder: Recorder
     ) -> AsyncGenerator[Episode]:
-        """An instance, reset for one rollout; it goes back to the pool unless the rollout fails.
+        """An instance, reset for one rollout; afterwards it goes back to the pool.
+
+        It is thrown away where the rollout fails by another fault than the server's.
 
         Raises:
             HookError: the constructor or `reset` failed, hung, or broke the contract.
@@ -99,18 +101,18 @@ class Environments:
         try:
             instance = await self._instance(kind)
             start = time.monotonic()
-            # A copy: an instance may change what it was given, and its group shares the row.
+            # A copy: an instance may change its arguments, and its group shares the row.
             keywords = copy.deepcopy(kind.reset_keywords(columns, seed))
-            said = await self._call(kind, RESET, instance.reset, **keywords)
+            observation = await self._call(kind, RESET, instance.reset, **keywords)
             recorder.record("env/reset_s", time.monotonic() - start)
-            if said is not None and not isinstance(said, str):
+            if observation is not None and not isinstance(observation, str):
                 raise HookError(
-                    f"environment `{kind.name}`: reset returned {said!r:.80}; expected a string, "
-                    "or None"
+                    f"environment `{kind.name}`: reset returned {observation!r:.80}; expected a "
+                    "string, or None"
                 )
             try:
-                yield Episode(kind, instance, said)
-            except ServerError:  # no fault of the environment's
+                yield Episode(kind, instance, observation)
+            except ServerError:  # the environment is sound
                 self._idle.append((kind, instance))
                 raise
             self._idle.append((kind, instance))
@@ -118,7 +120,7 @@ class Environments:
             self._num_rented -= 1
 
     async def reward(self, episode: Episode, *, recorder: Recorder) -> float | None:
-        """What the environment says its rollout earned; None where it does not judge.
+        """The environment's reward of its rollout; None where it gives none.
 
         Raises:
             HookError: `get_reward` failed, hung, or gave no number.
@@ -180,7 +182,7 @@ def load_environments(
     for name, path in paths.items():
         key = f"rollout.environments.{name}" if name else "rollout.environments"
         kinds[name] = EnvironmentKind(load_object(path, key=key), key=key)
-        _ = kinds[name].schemas  # a method that cannot be described is told now
+        _ = kinds[name].schemas  # raises now for a method that cannot be described
     return Environments(
         kinds,
         by_column=not isinstance(given, str),

@@ -1,12 +1,12 @@
-"""Tools: the policy's calls are made, and what comes of them is said to it.
+"""Tools: makes the policy's calls, and answers it with their results.
 
     ToolCall  --> function(**arguments)  --> result    {"role": "tool", "name": ..., "content": ...}
     ToolCall  --> raises, or no such tool --> error    {"role": "tool", ..., {"error": "..."}}
     BadCall   ------------------------------> error
     a call that takes longer than `rollout.tool_timeout_s` costs the rollout
 
-The calls of one reply are made one after the other, in the order given: what one of them does to
-an environment is there for the next. Synchronous tools run in threads, asynchronous ones on the
+The calls of one reply are made one after the other, in the order given: each sees the environment
+as the one before left it. Synchronous tools run in threads, asynchronous ones on the
 hooks' event loop, so a slow tool delays only its own rollout.
 """
 
@@ -31,13 +31,13 @@ ToolFunction = Callable[..., Any]
 
 
 class CallOutcome(StrEnum):
-    """What became of a call."""
+    """The outcome of a call."""
 
     DONE = "done"
     FAILED = "failed"  # the tool raised, or refused its arguments
     UNKNOWN = "unknown"  # there is no tool of that name
     MALFORMED = "malformed"  # it could not be read
-    TIMED_OUT = "timed out"  # and cost the rollout
+    TIMED_OUT = "timed out"  # costs the rollout
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class CallRecord:
 
 @dataclass(slots=True)
 class ToolUse:
-    """What a rollout did with its tools so far."""
+    """A rollout's calls so far."""
 
     calls: list[CallRecord] = field(default_factory=list[CallRecord])
     calls_per_reply: list[int] = field(default_factory=list[int])  # of replies that call
@@ -66,7 +66,7 @@ class ToolUse:
         return sum(call.failed for call in self.calls)
 
     def add(self, other: "ToolUse") -> None:
-        """Take over what another conversation of the rollout did."""
+        """Adds the calls of another conversation of the rollout."""
         self.calls += other.calls
         self.calls_per_reply += other.calls_per_reply
         self.exhausted |= other.exhausted
@@ -84,7 +84,7 @@ class Toolbox:
         self._by_name = {tool_name(f, key=key): f for f in self.functions}
 
     async def answer(self, calls: Sequence[ToolCall | BadCall], use: ToolUse) -> list[Message]:
-        """Make the calls of one reply, in order; a tool message for each.
+        """Makes the calls of one reply, in order; returns a tool message for each.
 
         Raises:
             HookError: a tool took longer than the timeout.
