@@ -1,4 +1,4 @@
-"""Which prompts are still wanted: against a plain reference."""
+"""The prompts that are still wanted, against a plain reference."""
 
 from itertools import islice
 

@@ -1,4 +1,4 @@
-"""An agent of somebody else's: a service that solves tasks with the policy as its model.
+"""An external agent: a service that solves tasks with the policy as its model.
 
     POST /solve {"task", "model", "server"}  -->  two requests to the server of its own
                                              <--  what it asked, what it was told, its own score

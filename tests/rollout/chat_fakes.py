@@ -1,7 +1,7 @@
-"""A model of 320 tokens that calls tools: its tokenizer, its templates, and how it is made to say.
+"""A model of 320 tokens that calls tools: its tokenizer, templates and scripted replies.
 
-The tokenizer is that of `tests/assets/sums-model`, so any text can be said; the templates are
-miniatures of the families', with the habits that matter here.
+The tokenizer is that of `tests/assets/sums-model`, which can write any text. The templates are
+miniatures of the families' own, with the features that are tested here.
 """
 
 import json
@@ -84,7 +84,7 @@ def ids(text: str) -> list[int]:
 
 
 def says(text: str, *, ends: bool = True) -> list[int]:
-    """What the server returns where the policy says `text`."""
+    """The server's answer where the policy replies `text`."""
     return [*ids(text), EOS] if ends else ids(text)
 
 

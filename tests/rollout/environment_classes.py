@@ -1,4 +1,4 @@
-"""Environments of a user's, good and bad, named by import path in tests."""
+"""Environments as users write them, good and bad, named by import path in tests."""
 
 import asyncio
 import threading

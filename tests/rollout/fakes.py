@@ -1,4 +1,4 @@
-"""What stands beside the worker in its tests: a tokenizer of 64 words, a trainer, a recipe.
+"""Fakes beside the worker: a tokenizer of 64 words, a trainer, a recipe.
 
 The token ids are those of `tests/fake_vllm.py`: 0-63, eos 2; token i is the word `wi`.
 """

@@ -1,4 +1,4 @@
-"""A loop whose rollouts somebody else's agent makes, asking the server by itself."""
+"""A loop whose rollouts an external agent makes, with requests of its own."""
 
 import httpx
 import numpy as np

@@ -1,4 +1,4 @@
-"""What a user's loop sees and may not do."""
+"""A user's loop: its configuration, its limits."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What a rollout and a group amount to, by hand, with the weights the window needs."""
+"""The metrics of a rollout and of a group, by hand, with their weights."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""A finished group: in the order of its rollouts, whichever of them ended first."""
+"""A finished group keeps its rollouts' order, in whatever order they ended."""
 
 import numpy as np
 from hypothesis import given

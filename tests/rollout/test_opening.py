@@ -1,4 +1,4 @@
-"""Opening a group: what each fault of a prompt costs, and what the trainer is told of it."""
+"""Opening a group: the cost of each faulty prompt, and the messages to the trainer."""
 
 import json
 
@@ -24,7 +24,7 @@ REWARD = {"path": "tests.rollout.user_hooks:always_one"}
 
 
 class Opened:
-    """An `Opening` over prompts of the given lengths in words, and what it told."""
+    """An `Opening` over prompts of the given lengths in words, and its messages."""
 
     def __init__(self, tmp_path, lengths, *, share=ALONE, budget=1.0):
         path = tmp_path / "prompts.jsonl"

@@ -1,4 +1,4 @@
-"""The worker as a process: over the real link, from a run directory, to its exit code."""
+"""The worker as a process, from a run directory to its exit code."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""The worker's loops from Begin to Stop, against the fake server and a trainer in memory."""
+"""The worker's loops from Begin to Stop, with a fake server and trainer."""
 
 import asyncio
 import json

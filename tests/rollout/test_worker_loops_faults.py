@@ -1,4 +1,4 @@
-"""What goes wrong in a run costs at most its own rollouts, is counted and named; too much ends it.
+"""Faults in a run cost at most their own rollouts; too many end the run.
 
 | fault                             | costs                                                       |
 |---|---|
@@ -185,7 +185,7 @@ async def test_a_reward_that_fails_costs_its_group_and_is_named_with_the_row(
 
 
 async def test_a_reward_that_waits_holds_up_no_other_group(server, data_path):
-    """It waits until all others are resolved: were one behind it, none would end in time."""
+    """One reward waits for all other groups; were it in their way, none would end."""
     others_resolved.clear()
 
     def watch(_):

@@ -1,4 +1,4 @@
-"""The three limits on what runs at once: a whole worker, in which each in turn binds.
+"""The three limits on what runs at once, each binding in a whole worker.
 
 | limit      | what shows it                                                             |
 |---|---|
@@ -35,7 +35,7 @@ def data_path(tmp_path):
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch):
-    """Gauges and the server's load are read ten times a second, for runs of a few."""
+    """Reads gauges and the server's load often, for runs of a few seconds."""
     monkeypatch.setattr(worker_loops, "REPORT_S", 0.05)
     monkeypatch.setattr(worker_loops, "POLL_S", 0.1)
 
@@ -110,7 +110,7 @@ async def test_resources_bind(server, data_path):
 
 
 async def test_a_server_with_room_is_given_more_and_one_that_is_full_less(tmp_path, server):
-    """More prompts than it takes: the trainer stops the run when the cap has been low."""
+    """The trainer stops the run when the cap has been low, before the prompts end."""
     data_path = write_prompts(tmp_path / "many.jsonl", 1000)
     server.state.kv_tokens, server.state.kv_usage = 8 * 64, 0.1
 

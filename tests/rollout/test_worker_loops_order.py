@@ -1,4 +1,4 @@
-"""Which prompts, in which order, with which seeds: the same whenever the seed is the same."""
+"""Prompts, their order and request seeds depend on the run's seed alone."""
 
 import asyncio
 import json
@@ -38,7 +38,7 @@ def data_path(tmp_path):
 
 
 async def a_run(data_path, *, last=2 * NUM_PROMPTS, data=None, events=None, **rollout):
-    """What a run asked for and got: prompts in order, request seeds, samples."""
+    """The requests and results of a run: prompts in order, request seeds, samples."""
     asked.clear()
     begin = {key: rollout.pop(key) for key in ("first_ordinal", "resolved") if key in rollout}
     with FakeServer(FakeState(max_model_len=64)) as server:

@@ -60,7 +60,7 @@ def recipe(server, data_path, rewards=(ANY,), **rollout):
 
 
 def replies(*texts):
-    """A policy that says these, one per turn; what it says last differs from rollout to rollout."""
+    """A policy with these replies, one per turn."""
 
     def script(prompt_ids, seed):
         turn = heard(prompt_ids).count("<|im_start|>assistant") - 1
@@ -320,7 +320,7 @@ async def test_tools_that_hang_use_up_the_budget_and_are_named(server, data_path
 
 
 def counting(prompt_ids, seed):
-    """Steps of 1 or 2 until the count is 3 or more; so about half of the rollouts reach 3."""
+    """Increments by 1 or 2 until the count is 3 or 4."""
     text = heard(prompt_ids)
     counts = [int(part.partition("<")[0]) for part in text.split("<tool_response>")[1:]]
     if counts and counts[-1] >= 3:
@@ -424,7 +424,7 @@ async def test_a_reset_that_fails_costs_its_own_rollouts(server, data_path):
 
 
 async def test_a_reset_that_waits_holds_up_its_own_rollouts_only(server, data_path):
-    """It waits until the other groups are there: were one behind it, none would end in time."""
+    """Odd targets wait for the other groups; were they in the way, none would end."""
     server.state.script = counting
     name = "ResetWaitsOnOddTargets"
     cfg = with_environment(server, data_path, name, [ANY], environment_timeout_s=100.0)

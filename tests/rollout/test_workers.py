@@ -1,4 +1,4 @@
-"""Several worker processes over the real link: they share prompts and limits without overlap."""
+"""Several worker processes over the real link share prompts and limits without overlap."""
 
 import time
 from collections import Counter
@@ -42,7 +42,7 @@ def begin_of(resolved=(), first=0) -> Begin:
 
 
 def work_of(run_dir, server, link, count: int, begin: Begin):
-    """What each worker resolved, and all that was measured, once all have nothing left."""
+    """The prompts each worker resolved and all measurements, once no prompt is left."""
     tokenizer().save_pretrained(run_dir / "model")
     path = write_prompts(run_dir / "prompts.jsonl", NUM_PROMPTS)
     rollout = {"workers": count, "max_concurrent_rollouts": 8 * count}

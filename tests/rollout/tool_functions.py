@@ -1,4 +1,4 @@
-"""Tools of a user's, good and bad, named by import path in tests."""
+"""Tools as users write them, good and bad, named by import path in tests."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""Rewards and loops of a user's, named by import path in the worker's tests."""
+"""Rewards and loops as users write them, named by import path in the worker's tests."""
 
 import asyncio
 import time
@@ -48,7 +48,7 @@ def hangs(completions, **kwargs):
 
 
 def counts_in_native_code(completions, **kwargs):
-    """Where C++ cannot be unwound, for longer than it is waited for."""
+    """Stays in native code, which cannot be unwound, for longer than it is waited for."""
     import torch
 
     numbers = torch.rand(700, 700)
@@ -121,7 +121,7 @@ class FailsOnOneRollout(AsyncRolloutLoop):
 
 
 class EndsInManyWays(AsyncRolloutLoop):
-    """One rollout of a group ends well; the others with what a user's code may raise."""
+    """One rollout of a group ends well; the others with errors of user code."""
 
     ends = (asyncio.CancelledError("agent"), SystemExit("agent"), KeyError("agent"), None, None)
 

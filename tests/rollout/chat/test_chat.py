@@ -1,4 +1,4 @@
-"""Rendering a conversation, and what a template that cannot gets."""
+"""Rendering a conversation, and the errors of a template that cannot."""
 
 import pytest
 

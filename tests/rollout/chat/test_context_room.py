@@ -1,4 +1,4 @@
-"""A text that cannot fit is told from its beginning, and one that fits is never refused."""
+"""A text too long is refused by its beginning; one that fits is never refused."""
 
 import string
 

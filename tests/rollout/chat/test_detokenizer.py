@@ -1,4 +1,4 @@
-"""A table of bytes says what the tokenizer's own decode says, whatever the ids."""
+"""A table of bytes agrees with the tokenizer's own decode, for all ids."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ CORPUS = "What is 37 + 58? naïve — 東京都 🙂🙃 Ω ≈ ç √ ∫ \t\n\
 
 
 def byte_level(**options) -> PreTrainedTokenizerFast:
-    """With special tokens, one added token that is plain text, and one no byte stands for."""
+    """A tokenizer with special tokens, an added plain token and one outside the alphabet."""
     made = Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
@@ -113,7 +113,7 @@ def test_an_id_beyond_the_vocabulary_says_nothing_as_with_the_tokenizer():
 
 
 def test_a_byte_level_tokenizer_is_not_asked_again():
-    """Which is what the table is for."""
+    """The table would be useless otherwise."""
     tokenizer = byte_level()
     detokenizer = Detokenizer(tokenizer)
     ids = tokenizer.encode(CORPUS)

@@ -1,4 +1,4 @@
-"""Replies of each family: calls by hand, what cannot be read, then laws for every call and text."""
+"""Replies of each family: calls by hand, bad calls, then laws for every text."""
 
 # ruff: noqa: RUF001 - the bars of DeepSeek's tokens are full width
 

@@ -1,4 +1,4 @@
-"""Templates for conversations with tools: the rule, who breaks it, and how a family's is mended."""
+"""Templates for conversations with tools: the rule, its breaches, the corrections."""
 
 # ruff: noqa: RUF001 - the bars of DeepSeek's tokens are full width
 

@@ -1,4 +1,4 @@
-"""Prompts: which row at which position, and what a row that is no prompt gets."""
+"""Prompts: the row at each position, and the errors of rows that are no prompt."""
 
 import json
 

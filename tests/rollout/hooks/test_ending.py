@@ -1,4 +1,4 @@
-"""What still happens as a process ends, and what must not."""
+"""The end of a process: the steps that still run, and those that must not."""
 
 import subprocess
 import sys

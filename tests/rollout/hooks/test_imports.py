@@ -1,4 +1,4 @@
-"""Import paths: modules, files, and what each mistake gets."""
+"""Import paths: modules, files, and the message for each mistake."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Blocking calls off the loop: results, exceptions, and no power over the process's end."""
+"""Blocking calls off the loop: results and exceptions, and none ends the process."""
 
 import asyncio
 import subprocess

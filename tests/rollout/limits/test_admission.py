@@ -1,4 +1,4 @@
-"""The staleness allowance: a case by hand, then what holds for every stream of events."""
+"""The staleness allowance: a case by hand, then laws for every stream of events."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The cap on rollouts in flight, driven by a simulated clock and a server of a few lines."""
+"""The cap on rollouts in flight, with a simulated clock and server."""
 
 import math
 
@@ -89,7 +89,7 @@ def test_laws(stream, fits, most):
 
 @pytest.mark.parametrize("capacity", [20, 100, 400])
 def test_it_settles_where_the_cache_is_between_the_bounds(capacity):
-    """A server whose rollouts fill 1/capacity of the cache each and take 4 s, for an hour."""
+    """An hour of rollouts that fill 1/capacity of the cache each and take 4 s."""
     cap = ConcurrencyCap(512)
     cap.start_at(capacity / 8)
     settled = []

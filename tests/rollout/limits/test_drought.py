@@ -1,4 +1,4 @@
-"""Groups that give nothing: told at each doubling once; an end only where nothing is scored."""
+"""Groups without signal: a warning at each doubling, an end where none is scored."""
 
 import pytest
 

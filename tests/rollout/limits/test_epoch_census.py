@@ -1,4 +1,4 @@
-"""An epoch of which nothing is generated is noticed; one of which something is, never."""
+"""An epoch whose prompts were all dropped is found, and no other."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""One turn: which policy it asks for, how long it asks, what it makes of no answer."""
+"""One turn: the policy of its request, its patience, its errors."""
 
 import asyncio
 from types import SimpleNamespace

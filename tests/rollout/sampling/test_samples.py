@@ -1,4 +1,4 @@
-"""From turns to samples: cases by hand, then what must hold for every conversation."""
+"""From turns to samples: cases by hand, then laws for every conversation."""
 
 import numpy as np
 import pytest

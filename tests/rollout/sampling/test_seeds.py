@@ -1,4 +1,4 @@
-"""Request seeds: unique by construction, and what vLLM accepts."""
+"""Request seeds: unique by construction, and within vLLM's range."""
 
 import itertools
 

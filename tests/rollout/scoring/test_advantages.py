@@ -49,7 +49,7 @@ def test_advantages_are_centered_finite_and_zero_where_unscored(rewards_G: np.nd
 
 @given(groups)
 def test_against_the_formula_written_out(rewards_G: np.ndarray):
-    """(r - mean) / (population std + 1e-8) over the scored, in plain Python; 0 for the others."""
+    """In plain Python (r - mean) / (std + 1e-8) over the scored; else 0."""
     scored_rewards = [float(r) for r in rewards_G if r == r]
     expected = [0.0] * rewards_G.size
     if len(scored_rewards) >= 2 and min(scored_rewards) < max(scored_rewards):

@@ -1,4 +1,4 @@
-"""Environments: instances that are rented, reset, judged and used again, and what goes wrong."""
+"""Environments: instances rented, reset, judged and used again, and their faults."""
 
 import asyncio
 import threading

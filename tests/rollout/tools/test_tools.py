@@ -1,4 +1,4 @@
-"""Tools: what a model is told of them, what becomes of its calls, and who waits for a slow one."""
+"""Tools: their descriptions, the outcomes of calls, the cost of a slow one."""
 
 import asyncio
 import functools
