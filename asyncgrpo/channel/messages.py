@@ -28,7 +28,7 @@ class DropReason(StrEnum):
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True):
-    """First message of a worker process."""
+    """The first message of a worker process."""
 
     worker: int
     pid: int
@@ -121,7 +121,7 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
 
 
 class StopRequested(msgspec.Struct, frozen=True, tag=True):
-    """Finish the step, checkpoint, stop."""
+    """The request to finish the step, checkpoint and stop."""
 
 
 ToTrainer = (

@@ -106,7 +106,7 @@ class TrainerLink:
             self._outbox_sender.send_multipart([b""])
 
     def close(self) -> None:
-        """Send what is queued (2 s at most) and close; no thread may be receiving."""
+        """Sends the queued messages (2 s at most) and closes; no thread may be receiving."""
         self._flush()
         for each in (self._outbox_sender, self._outbox, self._router):
             each.close()
@@ -145,13 +145,13 @@ class WorkerLink:
         return decode_to_worker(frames[0])
 
     def close(self) -> None:
-        """Send what is queued (2 s at most) and close."""
+        """Sends the queued messages (2 s at most) and closes."""
         self._dealer.close()
         self._context.term()
 
 
 def request_stop(run_dir: Path) -> None:
-    """Ask the trainer of `run_dir` to finish its step, checkpoint and stop.
+    """Asks the trainer of `run_dir` to finish its step, checkpoint and stop.
 
     Returns once the message has left, or after 2 s where no trainer listens.
     """

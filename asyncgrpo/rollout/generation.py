@@ -59,7 +59,7 @@ class Generation:
         self._changed.set()
 
     async def run(self, ordinals: Iterable[int]) -> None:
-        """Generate for every ordinal; returns when the last group is queued for scoring.
+        """Generates for every ordinal; returns when the last group is queued for scoring.
 
         Raises:
             UserError: the run cannot go on.

@@ -45,7 +45,7 @@ class Inputs:
         self._check_scores()
 
     def _check_environments(self) -> None:
-        """Every row has its environment, and every `reset` its keywords."""
+        """Checks that every row has its environment, and every `reset` its keywords."""
         if self.environments is None:
             return
         for kind in self.environments.kinds:
@@ -54,7 +54,7 @@ class Inputs:
             self.environments.kind_of(prompt.row, f"row {prompt.row_index}")
 
     def _check_tools(self) -> None:
-        """The model can be told of all tools, whichever environment it meets."""
+        """Checks that all tools can be described to the model, in every environment."""
         kinds = self.environments.kinds if self.environments else []
         if not self.tools and not kinds:
             return

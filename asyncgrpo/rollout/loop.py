@@ -80,7 +80,7 @@ class AsyncRolloutLoop:
         tools: list[Callable[..., Any]],
         group_id: int = 0,  # noqa: ARG002 - a hook's signature
     ) -> Rollout:
-        """Generate one rollout: turns until a reply calls no tool."""
+        """Generates one rollout: turns until a reply calls no tool."""
         if tools:
             use = ToolUse()
             try:
@@ -97,7 +97,7 @@ class AsyncRolloutLoop:
         )
 
     async def generate_one_turn(self, prompt_ids: TokenIds) -> TurnRecord:
-        """Sample one reply to the whole prompt, as the recipe says."""
+        """Samples one reply to the whole prompt, with the recipe's parameters."""
         return await self._sampler.turn(prompt_ids)
 
     def compute_advantages(self, group: RolloutGroup) -> Float64[np.ndarray, "G"]:

@@ -33,7 +33,7 @@ class RolloutRunner:
         self._recorder = recorder
 
     async def run(self, group: OpenGroup, index: int) -> FinishedRollout:
-        """Generate, judge and measure one rollout, in a task of its own.
+        """Generates, judges and measures one rollout, in a task of its own.
 
         Raises:
             Exception: whatever its hooks raise.

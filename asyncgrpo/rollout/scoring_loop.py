@@ -64,7 +64,7 @@ class ScoringLoop:
         self._drought = Drought()
 
     async def run(self) -> None:
-        """Score groups until cancelled; run `GROUPS_AT_ONCE` of these side by side.
+        """Scores groups until cancelled; `GROUPS_AT_ONCE` of these run side by side.
 
         Raises:
             RunError: the failure budget is used up, or nothing is ever scored.

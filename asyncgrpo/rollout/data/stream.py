@@ -53,7 +53,7 @@ class PromptStream:
     def __init__(
         self, rows: RowStream, source: DataSource, *, seed: int, environment_prompts: bool = False
     ) -> None:
-        """Read the first row, and check its columns.
+        """Reads the first row, and checks its columns.
 
         Raises:
             DataError: the stream cannot be read, has no rows, or lacks a column.

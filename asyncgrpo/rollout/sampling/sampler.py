@@ -62,7 +62,7 @@ class Sampler:
         self._sampling = sampling_params(config)
 
     async def turn(self, prompt_ids: TokenIds) -> TurnRecord:
-        """Sample one turn of the current rollout.
+        """Samples one turn of the current rollout.
 
         Raises:
             ServerError: the rollout is lost.

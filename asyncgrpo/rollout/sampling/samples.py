@@ -35,7 +35,7 @@ class Drafts:
 
     @property
     def num_tokens(self) -> int:
-        """Raw sample tokens: what the staleness allowance counts."""
+        """Raw sample tokens, which count against the staleness allowance."""
         return sum(draft.num_tokens for draft in self.drafts)
 
 

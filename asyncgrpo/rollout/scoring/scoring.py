@@ -56,7 +56,7 @@ class RewardFunction:
         self._parameters = _parameters(function, source.name)
 
     def check_columns(self, column_names: Iterable[str]) -> None:
-        """Raise a `HookError` if the function needs a keyword that nothing gives it."""
+        """Raises a `HookError` if the function needs a keyword that nothing gives it."""
         columns = list(column_names)
         missing = missing_keyword(
             [name for name, parameter in self._parameters.items() if _is_required(parameter)],
@@ -68,7 +68,7 @@ class RewardFunction:
             raise HookError(f"reward `{self.name}` {missing}")
 
     def check_kwargs(self) -> None:
-        """Raise a `HookError` if a built-in function has no such option.
+        """Raises a `HookError` if a built-in function has no such option.
 
         A user's function may take any keyword in its `**kwargs`, and is not checked.
         """
@@ -187,7 +187,7 @@ def _is_required(parameter: inspect.Parameter) -> bool:
 def load_rewards(
     sources: Sequence[RewardSource], column_names: Iterable[str]
 ) -> tuple[RewardFunction, ...]:
-    """Import the recipe's reward functions and check what they ask for.
+    """Imports the recipe's reward functions and checks their keywords.
 
     Raises:
         ConfigError: two have one name.

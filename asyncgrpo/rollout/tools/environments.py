@@ -167,7 +167,7 @@ class Environments:
 def load_environments(
     given: str | Mapping[str, str] | None, *, most_instances: int, timeout_s: float
 ) -> Environments | None:
-    """Import the recipe's environments and check them; None where it has none.
+    """Imports the recipe's environments and checks them; None where it has none.
 
     Raises:
         ConfigError: the mapping is empty.

@@ -147,7 +147,7 @@ def schema_of(function: ToolFunction, *, key: str) -> ToolSchema:
 
 
 def load_tools(paths: Sequence[str]) -> tuple[ToolFunction, ...]:
-    """Import the recipe's tools and check that a model can be told of them.
+    """Imports the recipe's tools and checks that they can be described to a model.
 
     Raises:
         HookError: one cannot be imported or described, or two have one name.
