@@ -15,6 +15,7 @@ from typing import ParamSpec
 
 from asyncgrpo.ledger.states import LedgerCounts
 from asyncgrpo.metrics.sinks import EventLog, Sinks
+from asyncgrpo.metrics.step_line import step_line
 from asyncgrpo.metrics.values import Aggregates, Recorder
 from asyncgrpo.metrics.window import reduce_window
 from asyncgrpo.training.intake.batches import Batch
@@ -146,30 +147,11 @@ class Reporter:
                 **values,
             }
         )
-        logger.info("%s", step_line(step, values))
+        logger.info("%s", step_line(step, values, log=True))
 
     def close(self) -> None:
         """Flush the sinks."""
         self._sinks.close()
-
-
-def step_line(step: int, values: Mapping[str, float]) -> str:
-    """One line for the person watching."""
-    shown: tuple[tuple[str, str, str], ...] = (
-        ("reward", "reward", "{:.3f}"),
-        ("loss", "loss", "{:+.4f}"),
-        ("grad_norm", "grad", "{:.3f}"),
-        ("entropy", "entropy", "{:.3f}"),
-        ("sample/staleness_mean", "staleness", "{:.2f}"),
-        ("batch/samples_per_step", "samples", "{:.0f}"),
-        ("rollout/queue_size", "queue", "{:.0f}"),
-        ("perf/rollout_wait_s", "wait", "{:.1f}s"),
-        ("perf/step_s", "step", "{:.1f}s"),
-    )
-    parts = [
-        f"{label} {form.format(values[name])}" for name, label, form in shown if name in values
-    ]
-    return f"step {step}: {', '.join(parts)}"
 
 
 def _record_batches(recorder: Recorder, report: StepReport) -> None:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
+from asyncgrpo.metrics.step_line import step_line
+
 RECENT_WINDOWS = 100  # what the bottleneck so far is told from
 EDGE = 5  # steps at either end whose mean reward tells the way
 
@@ -68,29 +70,10 @@ def advance(
             rewards=progress.rewards if reward is None else (*progress.rewards, reward),
             records=(*progress.records, values)[-RECENT_WINDOWS:],
         )
-        news.append((values.get("time", 0.0), step_line(progress)))
+        line = step_line(progress.step, values, max_steps=progress.goal.max_steps)
+        news.append((values.get("time", 0.0), line))
     lines = [line for _, line in sorted(news, key=lambda item: item[0]) if line]
     return replace(progress, news=tuple(lines))
-
-
-def step_line(progress: RunProgress) -> str:
-    """A window on one line."""
-    of = f"/{progress.goal.max_steps}" if progress.goal.max_steps else ""
-    values = progress.latest
-    parts = [text.format(values[name]) for name, text in STEP_PARTS if name in values]
-    return f"step {progress.step}{of}  {'  '.join(parts)}"
-
-
-STEP_PARTS = (
-    ("reward", "reward {:.3f}"),
-    ("sample/staleness_mean", "staleness {:.1f}"),
-    ("rollout/generated_tokens_per_s", "{:.0f} tokens/s"),
-    ("rollout/queue_size", "queue {:.0f}"),
-    ("sampling/importance_sampling_ratio/mean", "ratio {:.4f}"),
-    ("grad_norm", "grad {:.3f}"),
-    ("perf/step_s", "took {:.1f} s"),
-    ("perf/rollout_wait_s", "waited {:.1f} s"),
-)
 
 
 def reward_way(rewards: Sequence[float]) -> str:

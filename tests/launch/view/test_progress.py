@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from asyncgrpo.launch.view.panel import PanelView, bottleneck, render, sparkline
-from asyncgrpo.launch.view.progress import Goal, RunProgress, Tail, advance, reward_way, step_line
+from asyncgrpo.launch.view.progress import Goal, RunProgress, Tail, advance, reward_way
 from asyncgrpo.launch.view.view import LineView
 
 
@@ -37,7 +37,7 @@ def test_a_step_and_a_sync_are_a_line_each_in_the_order_of_time():
 def test_what_a_window_did_not_measure_is_not_told():
     nulls = {"reward": None, "grad_norm": None, "perf/step_s": 1.0}
     progress = advance(RunProgress(Goal()), [record(1, **nulls)], [])
-    assert step_line(progress) == "step 1  took 1.0 s"
+    assert progress.news == ("step 1  took 1.0 s",)
     assert progress.rewards == ()
 
 
