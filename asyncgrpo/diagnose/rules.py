@@ -90,8 +90,8 @@ class LimitRule:
 SIDES = (
     SideRule(
         Side.STALENESS,
-        "generation and training wait for each other: the rollouts under way are all that "
-        "rollout.max_staleness allows, and their samples do not last the trainer",
+        "rollout.max_staleness is too small: generation pauses at the limit, then the trainer "
+        "runs out of samples",
         (
             Condition("wait_share", ">=", WAIT_HIGH),
             Condition("backpressure_share", ">=", BACKPRESSURE_HIGH),

@@ -134,4 +134,4 @@ class ScoringLoop:
         self._limits.scoring_failures.fail(str(error))
         exceeded = self._limits.scoring_failures.exceeded()
         if exceeded is not None:
-            raise RunError(f"groups could not be scored: {exceeded}") from error
+            raise RunError(exceeded) from error

@@ -98,7 +98,9 @@ class WorkerLoops:
             admission=Admission(begin.allowance_tokens),
             cap=ConcurrencyCap(share.of(config.rollout.max_concurrent_rollouts)),
             rollout_failures=FailureBudget(config.rollout.failure_budget),
-            scoring_failures=FailureBudget(config.rollout.failure_budget),
+            scoring_failures=FailureBudget(
+                config.rollout.failure_budget, failed="groups could not be scored"
+            ),
         )
         self._finished: asyncio.Queue[FinishedGroup] = asyncio.Queue(QUEUE_GROUPS)
         sampler = Sampler(config, client, self._policy, on_retry=lambda: count_retry(recorder))

@@ -52,6 +52,13 @@ def test_what_is_recorded_is_declared():
     assert undeclared(names) == []
 
 
+def test_what_an_f_string_composes_is_declared():
+    names = [metric.pattern for metric in CATALOG]
+    own = [p for p in composed() if p.pattern.partition("/")[0] in FAMILIES]
+    assert len(own) > 10
+    assert [p.pattern for p in own if not any(p.fullmatch(name) for name in names)] == []
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_name_that_nobody_declared_is_found_in_every_family(family: str):
     name = f"{family}/nobody_declared_this"

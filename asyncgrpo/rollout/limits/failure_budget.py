@@ -12,9 +12,16 @@ WINDOW = 256
 
 
 class FailureBudget:
-    """Counts the outcomes of the last `window` attempts of one kind."""
+    """Counts the outcomes of the last `window` attempts of one kind.
 
-    def __init__(self, budget: float, *, window: int = WINDOW) -> None:
+    `failed` says in the message what a failure of this kind is.
+    """
+
+    def __init__(
+        self, budget: float, *, window: int = WINDOW, failed: str = "rollouts failed"
+    ) -> None:
+        self._failed = failed
+        self._budget = budget
         self._most = budget * window
         self._outcomes: deque[str | None] = deque(maxlen=window)
         self._reasons: Counter[str] = Counter()
@@ -39,8 +46,9 @@ class FailureBudget:
             return None
         reason, count = self._reasons.most_common(1)[0]
         return (
-            f"{self.failures} of the last {len(self._outcomes)} failed, more than "
-            f"rollout.failure_budget allows ({self._most:.0f} in {self._outcomes.maxlen}). "
+            f"stopped: {self.failures} of the last {len(self._outcomes)} {self._failed} (at most "
+            f"{100 * self._budget:g} % of {self._outcomes.maxlen} may fail: "
+            f"rollout.failure_budget). "
             f"The commonest reason, {count} times: {reason}"
         )
 

@@ -7,7 +7,7 @@ from asyncgrpo.rollout.limits.failure_budget import FailureBudget
 
 
 def test_one_failure_more_than_the_budget_ends_the_run_with_the_commonest_reason():
-    failures = FailureBudget(0.3, window=10)
+    failures = FailureBudget(0.3, window=10, failed="groups could not be scored")
     for reason in ("a", "b", "b"):
         failures.fail(reason)
         assert failures.exceeded() is None
@@ -15,7 +15,10 @@ def test_one_failure_more_than_the_budget_ends_the_run_with_the_commonest_reason
     failures.fail("c")
     message = failures.exceeded()
     assert message is not None
-    assert "4 of the last 5 failed" in message
+    assert message.startswith(
+        "stopped: 4 of the last 5 groups could not be scored (at most 30 % of 10 may fail: "
+        "rollout.failure_budget)."
+    )
     assert message.endswith("2 times: b")
 
 
