@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from asyncgrpo.config.describe import sections_at
 from asyncgrpo.config.problems import Key
-from asyncgrpo.config.sections.tree import Config, leaf, with_leaf
+from asyncgrpo.config.sections.tree import Config, default_of, leaf, with_leaf
 
 
 @dataclass(frozen=True)
@@ -253,6 +252,5 @@ def undo(tree: dict[str, Any], derived: tuple[str, ...]) -> None:
 
 def _open_value(section: str, key: str) -> object:
     """null, or `auto` where null is no value of the key."""
-    (model,) = sections_at(Config.model_fields[section].annotation)
-    default = model.model_fields[key].default
+    default = default_of((section, key))
     return default if default in _OPEN else "auto"

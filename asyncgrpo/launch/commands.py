@@ -18,7 +18,7 @@ from rich.console import Console
 from asyncgrpo.config import Config, known, load_recipe, reload
 from asyncgrpo.launch.account import account, program
 from asyncgrpo.launch.attempt import Attempt, Ending, serving_directory
-from asyncgrpo.launch.checks import preflight
+from asyncgrpo.launch.checks import this_machine
 from asyncgrpo.launch.plan import plan_servers, plan_training
 from asyncgrpo.launch.prepare import Prepared, prepare
 from asyncgrpo.launch.processes import guard
@@ -117,9 +117,7 @@ def dry_run_text(prepared: Prepared) -> str:
 def _print_dry_run(prepared: Prepared, text: str) -> None:
     """What would be started, and on stderr why it would not start here."""
     print(text)
-    for problem in preflight.machine_problems(
-        prepared.config, launch_server=prepared.launches_servers
-    ):
+    for problem in this_machine.problems(prepared.config, launch_server=prepared.launches_servers):
         print(f"would not start here: {problem}", file=sys.stderr)
 
 

@@ -50,3 +50,8 @@ def known(value: T | Auto | None) -> T:
     assert value is not None, "read before it was derived"
     assert value != "auto", "read before it was derived"
     return value  # pyright: ignore[reportReturnType]  # "auto" is excluded above
+
+
+def as_list(value: object) -> object:
+    """A list of one, where a key that takes a list was given a single text."""
+    return (value,) if isinstance(value, str) else value

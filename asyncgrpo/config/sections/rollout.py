@@ -14,6 +14,7 @@ from asyncgrpo.config.sections.base import (
     PositiveInt,
     Section,
     Strings,
+    as_list,
 )
 
 
@@ -47,14 +48,10 @@ def _reward_source(entry: object) -> object:
     return {"path": entry} if isinstance(entry, str) else entry
 
 
-def _as_list(value: object) -> object:
-    return (value,) if isinstance(value, str) else value
-
-
 Rewards = Annotated[
     tuple[Annotated[RewardSource, BeforeValidator(_reward_source)], ...],
     Strict(strict=False),
-    BeforeValidator(_as_list),
+    BeforeValidator(as_list),
 ]
 
 

@@ -10,7 +10,7 @@ import pytest
 from asyncgrpo.config import Config, Facts, derive
 from asyncgrpo.errors import ConfigError
 from asyncgrpo.launch import machine
-from asyncgrpo.launch.checks import preflight
+from asyncgrpo.launch.checks import import_paths, preflight, this_machine
 
 
 def configuration(folder: Path, port: int = 1, **sections) -> Config:
@@ -43,7 +43,7 @@ def package(tmp_path: Path, monkeypatch) -> Path:
     ],
 )
 def test_modules_are_found_without_running_them(package: Path, name: str, exists: bool):
-    assert preflight.module_exists(name) is exists
+    assert import_paths.module_exists(name) is exists
 
 
 def test_a_built_in_reward_that_is_none_is_told_with_those_there_are(tmp_path: Path):
@@ -142,30 +142,30 @@ def test_a_run_with_servers_elsewhere_needs_neither_vllm_nor_a_port(tmp_path: Pa
 
 def test_devices_that_are_not_there_are_told(tmp_path: Path, monkeypatch):
     config = configuration(tmp_path, server={"devices": [0]}, trainer={"devices": [1, 7]})
-    monkeypatch.setattr(preflight, "cuda_count", lambda: 2)
+    monkeypatch.setattr(this_machine, "cuda_count", lambda: 2)
     with pytest.raises(ConfigError, match=r"trainer\.devices: got \[1, 7\], .* GPUs 0 to 1"):
         preflight.check(config, launch_server=False)
-    monkeypatch.setattr(preflight, "cuda_count", lambda: 0)
+    monkeypatch.setattr(this_machine, "cuda_count", lambda: 0)
     with pytest.raises(ConfigError, match=r"server\.devices: got \[0\], .* has no GPU"):
         preflight.check(config, launch_server=True)
 
 
 def test_devices_that_are_there_are_fine(tmp_path: Path, monkeypatch):
     config = configuration(tmp_path, server={"devices": [0]}, trainer={"devices": [1]})
-    monkeypatch.setattr(preflight, "cuda_count", lambda: 2)
+    monkeypatch.setattr(this_machine, "cuda_count", lambda: 2)
     preflight.check(config, launch_server=False)
 
 
 def test_flash_attention_without_its_package_is_told_with_the_extra_that_has_it(
     tmp_path: Path, monkeypatch
 ):
-    monkeypatch.setattr(preflight, "cuda_count", lambda: 1)
-    monkeypatch.setattr(preflight, "FLASH_PACKAGES", ("no_such_package_anywhere",))
+    monkeypatch.setattr(this_machine, "cuda_count", lambda: 1)
+    monkeypatch.setattr(this_machine, "FLASH_PACKAGES", ("no_such_package_anywhere",))
     sections = {"model": {"name_or_path": "org/model", "attn_backend": "flash_attn"}}
     config = configuration(tmp_path, trainer={"devices": [0]}, **sections)
     with pytest.raises(ConfigError, match=r"attn_backend: .*flash-attn is not installed.*\[gpu\]"):
         preflight.check(config, launch_server=False)
-    monkeypatch.setattr(preflight, "FLASH_PACKAGES", ("json",))
+    monkeypatch.setattr(this_machine, "FLASH_PACKAGES", ("json",))
     preflight.check(config, launch_server=False)
 
 
@@ -216,7 +216,7 @@ def test_environments_that_a_column_chooses_need_the_column(tmp_path: Path):
 
 
 def test_more_trainer_processes_than_a_machine_runs_are_refused(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(preflight, "cpu_cores", lambda: 2)
+    monkeypatch.setattr(this_machine, "cpu_cores", lambda: 2)
     preflight.check(configuration(tmp_path, trainer={"nproc_per_node": 8}), launch_server=False)
     config = configuration(tmp_path, trainer={"nproc_per_node": 9})
     with pytest.raises(ConfigError, match=r"trainer\.nproc_per_node: got 9, expected at most 8"):
@@ -224,7 +224,7 @@ def test_more_trainer_processes_than_a_machine_runs_are_refused(tmp_path: Path, 
 
 
 def test_a_full_disk_is_told_before_the_start(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(preflight, "SMALLEST_SPACE", 2**62)
+    monkeypatch.setattr(this_machine, "SMALLEST_SPACE", 2**62)
     with pytest.raises(ConfigError, match=r"run\.dir: .* free, and the run needs about"):
         preflight.check(configuration(tmp_path), launch_server=False)
 
@@ -237,8 +237,8 @@ def test_space_counts_versions_served_and_checkpoints(tmp_path: Path):
         rollout={"max_staleness": 1},
         checkpoint={"save_total_limit": 2},
     )
-    expected = preflight.SMALLEST_SPACE + 2 * 1000 + 3 * 3 * 1000
-    assert preflight.space_needed(config) == expected
+    expected = this_machine.SMALLEST_SPACE + 2 * 1000 + 3 * 3 * 1000
+    assert this_machine.space_needed(config) == expected
 
 
 @pytest.mark.parametrize(("visible", "count"), [("", 0), ("-1", 0), ("0", 1), ("2,3", 2)])
