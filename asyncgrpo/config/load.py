@@ -17,7 +17,7 @@ from asyncgrpo.config.reading.check import check_fields
 from asyncgrpo.config.reading.merge import EXTENDS, Layer, keys_of, merge, origin_of, read_layers
 from asyncgrpo.config.reading.paths import Resolver
 from asyncgrpo.config.reading.yaml_text import parse_mapping
-from asyncgrpo.config.resolved import read_document
+from asyncgrpo.config.resolved import CONFIG_FILE, read_document
 from asyncgrpo.config.rules import not_yet, rules
 from asyncgrpo.config.rules.rule import Flags
 from asyncgrpo.config.sections.tree import Config
@@ -80,7 +80,7 @@ def reload(
         ConfigError: an override is wrong, or does not go with the rest.
         CheckpointError: the run directory has no readable config.json.
     """
-    file = run_dir / "config.json"
+    file = run_dir / CONFIG_FILE
     document = read_document(file)
     tree = cast("dict[str, Any]", document["config"])
     kept = {"run.name", "run.dir"}

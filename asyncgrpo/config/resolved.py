@@ -16,6 +16,8 @@ from asyncgrpo.config.derive import Derived
 from asyncgrpo.config.sections.tree import Config
 from asyncgrpo.errors import CheckpointError
 
+CONFIG_FILE = "config.json"  # in the run directory
+
 
 def write_resolved(path: Path, config: Config, derived: Sequence[Derived] = ()) -> None:
     """Write the configuration, and why each derived value is what it is."""
@@ -28,7 +30,7 @@ def write_resolved(path: Path, config: Config, derived: Sequence[Derived] = ()) 
 
 def load_resolved(path: Path) -> Config:
     """Read a `config.json`, or the one in a run directory. Raises CheckpointError."""
-    file = path / "config.json" if path.is_dir() else path
+    file = path / CONFIG_FILE if path.is_dir() else path
     document = read_document(file)
     try:
         return Config.model_validate_json(json.dumps(document["config"]))

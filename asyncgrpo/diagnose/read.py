@@ -17,6 +17,7 @@ from pathlib import Path
 
 from asyncgrpo.config import Config, load_resolved
 from asyncgrpo.errors import CheckpointError, DataError
+from asyncgrpo.metrics.sinks import METRICS_FILE
 
 Record = dict[str, float]  # metric name -> value; never NaN
 
@@ -58,7 +59,7 @@ class History:
 def read_history(path: Path) -> History:
     """Read `path`. Raises DataError where it is no run directory or metrics file."""
     if path.is_dir():
-        metrics = path / "metrics.jsonl"
+        metrics = path / METRICS_FILE
         if not metrics.is_file():
             raise DataError(
                 f"{path} has no metrics.jsonl; expected a run directory that trained a step, "

@@ -16,7 +16,7 @@ ENDED = {
 }
 
 
-def account(run: RunDirectory, outcome: Ending) -> str:
+def account(run: RunDirectory, ending: Ending) -> str:
     """A few lines for the person who started the run."""
     records = Tail(run.metrics).read()
     by_step = {record.get("step"): record for record in records}  # a resume repeats steps
@@ -24,12 +24,12 @@ def account(run: RunDirectory, outcome: Ending) -> str:
     last = records[-1].get("step") if records else 0
     checkpoints = complete_checkpoints(run.checkpoints)
     where = _shown(run.path)
-    lines = [f"{ENDED[outcome]}, at step {last}", reward_way(rewards), f"results  {where}"]
+    lines = [f"{ENDED[ending]}, at step {last}", reward_way(rewards), f"results  {where}"]
     if checkpoints:
         lines.append(f"weights  {_shown(checkpoints[max(checkpoints)])}")
     if not run.config.is_file():  # stopped before its servers were up: nothing to resume
         next_command = f"rm -r {where}, then the same command again"
-    elif outcome is Ending.FINISHED:
+    elif ending is Ending.FINISHED:
         next_command = f"{program()} diagnose {where}"
     else:
         next_command = f"{program()} resume {where}"

@@ -71,11 +71,11 @@ class Attempt:
         self.view = view
         self._checkpoint = checkpoint
         self._plan = plan
-        self._attempt = run.new_attempt()
+        self._logs = run.new_attempt()
         self._events = EventLog(run.events)
         self._interrupts = Interrupts()
         self._supervisor = Supervisor(
-            self._attempt,
+            self._logs,
             self._events,
             self._interrupts,
             grace_s=prepared.config.run.grace_s,
@@ -84,14 +84,14 @@ class Attempt:
 
     async def train(self) -> Ending:
         """Run to the end. Raises a UserError where a process fails or a server does not fit."""
-        self._events.write("attempt_started", logs=str(self._attempt))
-        outcome: Ending | None = None
+        self._events.write("attempt_started", logs=str(self._logs))
+        ending: Ending | None = None
         try:
             async with self._supervised():
-                outcome = await self._train()
-            return outcome
+                ending = await self._train()
+            return ending
         finally:
-            self._events.write("attempt_ended", outcome=outcome or "failed")
+            self._events.write("attempt_ended", outcome=ending or "failed")
 
     async def serve(self) -> None:
         """Run the servers alone until the user stops them."""
@@ -116,10 +116,10 @@ class Attempt:
         except Interrupted:
             return Ending.STOPPED
         async with Follower(self.run, self.config, self.view):
-            outcome = await self._until_trained()
-            if outcome is not Ending.CUT_SHORT:
-                await self._let_workers_go()
-            return outcome
+            ending = await self._until_trained()
+            if ending is not Ending.CUT_SHORT:
+                await self._wait_for_workers()
+            return ending
 
     @property
     def config(self) -> Config:
@@ -135,7 +135,7 @@ class Attempt:
             for url, spec in zip(urls, specs, strict=True):
                 processes[url] = await self._supervisor.start(spec)
                 self.view.say(f"{spec.name} starts, which takes a minute or more")
-                self.view.say(f"its log is {self._attempt / spec.log_name}")
+                self.view.say(f"its log is {self._logs / spec.log_name}")
         else:
             self.view.say(f"waiting for {', '.join(urls)}")
         found = await self._supervisor.while_alive(
@@ -170,7 +170,7 @@ class Attempt:
                 if exited.result().failed:
                     raise ProcessEnded(exited.result())
 
-    async def _let_workers_go(self) -> None:
+    async def _wait_for_workers(self) -> None:
         """The trainer has told the workers to stop; what they still say belongs to the run."""
         closing = asyncio.ensure_future(asyncio.wait({worker.exited for worker in self._workers}))
         now = asyncio.create_task(self._interrupts.now.wait())

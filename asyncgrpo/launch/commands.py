@@ -76,7 +76,7 @@ def serve(recipe: Path, overrides: list[str], *, dry_run: bool = False) -> None:
         return
     view = _view(prepared.config)
     run = RunDirectory(serving_directory(prepared.config))
-    _with_nobody_left(Attempt(prepared, run, view).serve())
+    _run_and_end_leftovers(Attempt(prepared, run, view).serve())
 
 
 def _see_through(prepared: Prepared, run: RunDirectory, checkpoint: int | None) -> bool:
@@ -84,13 +84,13 @@ def _see_through(prepared: Prepared, run: RunDirectory, checkpoint: int | None) 
     view.say(derived_text(prepared.derivation))
     view.say(f"run directory {run.path}")
     with locked(run) as lock:
-        session = Attempt(prepared, run, view, lock=lock, checkpoint=checkpoint)
-        outcome = _with_nobody_left(session.train())
-    print(account(run, outcome))
-    return outcome is not Ending.CUT_SHORT
+        attempt = Attempt(prepared, run, view, lock=lock, checkpoint=checkpoint)
+        ending = _run_and_end_leftovers(attempt.train())
+    print(account(run, ending))
+    return ending is not Ending.CUT_SHORT
 
 
-def _with_nobody_left(work: Coroutine[Any, Any, T]) -> T:
+def _run_and_end_leftovers(work: Coroutine[Any, Any, T]) -> T:
     """Run `work`; whatever any of its processes has left behind is ended."""
     guard.prctl(guard.PR_SET_CHILD_SUBREAPER, 1)
     try:

@@ -18,7 +18,10 @@ from pathlib import Path
 
 import psutil
 
+from asyncgrpo.config.resolved import CONFIG_FILE
 from asyncgrpo.errors import CheckpointError, ConfigError
+from asyncgrpo.ledger.state_file import STATE_NAME
+from asyncgrpo.metrics.sinks import EVENTS_FILE, METRICS_FILE
 
 LOCK_NAME = "lock"
 ORPHANS_END_S = 20.0  # processes of a killed launcher end themselves sooner than this
@@ -39,22 +42,22 @@ class RunDirectory:
     @property
     def config(self) -> Path:
         """The resolved configuration."""
-        return self.path / "config.json"
+        return self.path / CONFIG_FILE
 
     @property
     def metrics(self) -> Path:
         """One object per log window."""
-        return self.path / "metrics.jsonl"
+        return self.path / METRICS_FILE
 
     @property
     def events(self) -> Path:
         """One object per event."""
-        return self.path / "events.jsonl"
+        return self.path / EVENTS_FILE
 
     @property
     def state(self) -> Path:
         """The newest trained position."""
-        return self.path / "rollout_state.json"
+        return self.path / STATE_NAME
 
     @property
     def checkpoints(self) -> Path:
@@ -102,12 +105,13 @@ def reopen(path: Path) -> RunDirectory:
     """The directory of an earlier run. Raises CheckpointError where there is none."""
     if not path.is_dir():
         raise CheckpointError(f"{path}: no such run directory")
-    if not (path / "config.json").is_file():
+    run = RunDirectory(path.resolve())
+    if not run.config.is_file():
         raise CheckpointError(
             f"{path} has no config.json, so it is not a run that can be resumed; "
             f"start one with `asyncgrpo train RECIPE run.dir={path}`"
         )
-    return RunDirectory(path.resolve())
+    return run
 
 
 @contextlib.contextmanager
@@ -156,12 +160,12 @@ def _holder(descriptor: int) -> int | None:
 
 def _refusal(path: Path) -> str:
     other = f"run.dir={_free_sibling(path)}"
-    if (path / "config.json").is_file():
+    if RunDirectory(path).config.is_file():
         return (
             f"run.dir: {path} holds a run already; go on with it by `asyncgrpo resume {path}`, "
             f"or start another with {other}"
         )
-    if (path / "recipe.yaml").is_file():
+    if RunDirectory(path).recipe.is_file():
         return (
             f"run.dir: {path} holds a run that ended before it trained; remove it (rm -r {path}), "
             f"or start another with {other}"

@@ -17,6 +17,8 @@ from typing import Protocol
 
 import msgspec
 
+METRICS_FILE, EVENTS_FILE = "metrics.jsonl", "events.jsonl"  # in the run directory
+
 logger = logging.getLogger(__name__)
 
 Record = Mapping[str, object]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncgrpo.config import Config
-from asyncgrpo.metrics.sinks import JsonlSink, Record, Sink, Sinks
+from asyncgrpo.metrics.sinks import METRICS_FILE, JsonlSink, Record, Sink, Sinks
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ NOT_METRICS = frozenset({"step", "time"})  # a record's own coordinates
 def open_sinks(config: Config, run_dir: Path) -> Sinks:
     """Every sink of a run: metrics.jsonl, and the trackers of `tracking.report_to`."""
     trackers = [Guarded(name, TRACKERS[name], run_dir) for name in config.tracking.report_to]
-    return Sinks([JsonlSink(run_dir / "metrics.jsonl"), *trackers])
+    return Sinks([JsonlSink(run_dir / METRICS_FILE), *trackers])
 
 
 class TensorBoard:

@@ -29,7 +29,7 @@ from asyncgrpo.channel.shares import Share
 from asyncgrpo.channel.sockets import WorkerLink, link_address
 from asyncgrpo.config import Config, known, load_resolved
 from asyncgrpo.errors import DataError, UserError
-from asyncgrpo.metrics.sinks import EventLog
+from asyncgrpo.metrics.sinks import EVENTS_FILE, EventLog
 from asyncgrpo.metrics.values import Recorder
 from asyncgrpo.records import SamplingParams
 from asyncgrpo.rollout.data.prompts import PromptSource, load_prompts
@@ -117,7 +117,7 @@ async def _run(run_dir: Path, config: Config, share: Share) -> None:
         tokenizer, prompts = await in_daemon_thread(_load, config)
         inputs = Inputs(config, tokenizer, prompts, share)
         async with _client(config, recorder) as client:
-            events = EventLog(run_dir / "events.jsonl")
+            events = EventLog(run_dir / EVENTS_FILE)
             await work(inputs, link, client, recorder, events=events)
     except Exception as error:
         failure = first_user_error(error)

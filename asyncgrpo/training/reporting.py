@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import ParamSpec
 
 from asyncgrpo.ledger.states import LedgerCounts
-from asyncgrpo.metrics.sinks import EventLog, Sinks
+from asyncgrpo.metrics.sinks import EVENTS_FILE, EventLog, Sinks
 from asyncgrpo.metrics.step_line import step_line
 from asyncgrpo.metrics.values import Aggregates, Recorder
 from asyncgrpo.metrics.window import reduce_window
@@ -65,7 +65,7 @@ class Reporter:
         utilization: Utilization | None = None,
     ) -> None:
         """`counts` are the ledger's at the start of this process; without `utilization` no MFU."""
-        self.events = EventLog(run_dir / "events.jsonl")
+        self.events = EventLog(run_dir / EVENTS_FILE)
         self._sinks = sinks
         self._recorder = Recorder()
         self._counts = counts

@@ -45,7 +45,7 @@ BUSY_TRAINER = TRAINER.replace("        break\n", "")
 
 
 class TinyAttempt:
-    """A session of tiny processes, against a fake server."""
+    """An attempt of tiny processes, against a fake server."""
 
     def __init__(
         self,
@@ -78,12 +78,12 @@ class TinyAttempt:
                 for name, source in sources.items()
             ]
 
-        self.session = Attempt(prepared, self.run, LineView(self.output), plan=plan)
+        self.attempt = Attempt(prepared, self.run, LineView(self.output), plan=plan)
 
     async def train(self, *at: tuple[int | Callable[[], bool], Callable[[], None]]) -> Ending:
         """Run it, doing something as soon as a step is in the metrics, or a condition holds."""
         async with asyncio.timeout(180):
-            training = asyncio.create_task(self.session.train())
+            training = asyncio.create_task(self.attempt.train())
             for when, act in at:
                 while not training.done() and not self._holds(when):  # noqa: ASYNC110  # files
                     await asyncio.sleep(0.05)
@@ -146,7 +146,7 @@ async def test_a_view_that_fails_does_not_end_the_run(attempt, caplog):
     def show(_progress):
         raise OSError("the terminal is gone")
 
-    a.session.view.show = show
+    a.attempt.view.show = show
     assert await a.train() is Ending.FINISHED
     assert caplog.text.count("progress is not shown any more") == 1
 
@@ -159,7 +159,7 @@ async def test_the_first_process_to_fail_is_named_with_its_last_words(attempt):
     assert "worker exited with status 1" in text
     assert "error: row 3 has no prompt" in text
     assert str(a.run.path / "logs" / "attempt-001" / "worker.log") in text
-    assert not any(p.running for p in a.session._supervisor.processes)
+    assert not any(p.running for p in a.attempt._supervisor.processes)
     crash = a.run.crash
     assert "row 3 has no prompt" in (crash / "worker.log").read_text()
     assert "trainer: running" in (crash / "summary.txt").read_text()
@@ -174,7 +174,7 @@ async def test_one_of_several_workers_that_is_killed_ends_the_run_by_its_name(at
     with pytest.raises(RunError, match=r"worker-1 .*SIGKILL") as error:
         await a.train()
     assert "worker-1.log" in str(error.value)
-    assert not any(p.running for p in a.session._supervisor.processes)
+    assert not any(p.running for p in a.attempt._supervisor.processes)
 
 
 async def test_a_run_ends_when_all_its_workers_have_closed(attempt):
@@ -239,7 +239,7 @@ async def test_a_trainer_that_still_loads_is_asked_again(attempt):
 async def test_ctrl_c_twice_stops_now(attempt):
     a = attempt(trainer=BUSY_TRAINER)
     assert await a.train((3, interrupt()), (6, interrupt())) is Ending.CUT_SHORT
-    assert not any(p.running for p in a.session._supervisor.processes)
+    assert not any(p.running for p in a.attempt._supervisor.processes)
 
 
 async def test_sigterm_waits_no_longer_than_the_grace(attempt):

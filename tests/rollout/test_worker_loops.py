@@ -332,7 +332,7 @@ async def test_generation_that_always_fails_ends_the_run_with_the_reason(server,
         return ()
 
     cfg = config(data_path, server.url, [THREES], rollout={"failure_budget": 0.05})
-    with pytest.raises(RunError, match=r"failure_budget .*unreadable"):
+    with pytest.raises(RunError, match=r"failure_budget\). .*unreadable"):
         await run(server, cfg, FakeTrainer(num_prompts=10, consume=garble))
 
 

@@ -57,8 +57,8 @@ def look(source: DataSource, *, environment_prompts: bool = False) -> Look:
             return Look(reward_columns=tuple(names))
         prompts = Prompts(rows, source, environment_prompts=environment_prompts)
     except DataError as error:
-        said = str(error)
-        return Look(said if said.startswith("data.") else f"data.path `{file}`: {said}")
+        message = str(error)
+        return Look(message if message.startswith("data.") else f"data.path `{file}`: {message}")
     except OSError as error:
         return Look(f"data.path `{file}` cannot be read: {error.strerror or error}")
     return Look(reward_columns=tuple(prompts.column_names))

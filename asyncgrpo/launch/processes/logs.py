@@ -48,7 +48,7 @@ def tail(path: Path, limit: int = TAIL_BYTES) -> list[str]:
 
 def progress(lines: Sequence[str]) -> str:
     """What the process is doing: its last message of level INFO, else its last words."""
-    said = ""
+    last = ""
     for line in reversed(lines):
         prefix = VLLM_PREFIX.match(line)
         message = VLLM_NAME.sub("", VLLM_PREFIX.sub("", line)).strip()
@@ -56,27 +56,27 @@ def progress(lines: Sequence[str]) -> str:
             continue
         if prefix is not None and prefix[2] == "INFO" and not BANNER.search(line):
             return message
-        said = said or message
-    return said
+        last = last or message
+    return last
 
 
 def failure(lines: Sequence[str]) -> list[str]:
     """The lines that say why a process ended: its own message, else the last before its end."""
     end = next((i for i, line in enumerate(lines) if TORCHRUN_EPILOGUE.match(line)), len(lines))
-    said = [line for line in lines[:end] if line.strip() and not PARTING.search(line)]
+    kept = [line for line in lines[:end] if line.strip() and not PARTING.search(line)]
     if signalled := next(filter(None, map(SIGNALLED.search, reversed(lines[end:]))), None):
-        said = said[-FAILURE_LINES + 1 :]
-        return [*said, f"its process {signalled[2]} was ended by {signalled[1]}"]
-    for start in range(len(said) - 1, -1, -1):
-        if OUR_MESSAGE.match(said[start]):
-            first = TIMESTAMP.sub("", said[start])
-            return [first, *said[start + 1 :]][:FAILURE_LINES]
-    return _root_cause(said) + said[-FAILURE_LINES:]
+        kept = kept[-FAILURE_LINES + 1 :]
+        return [*kept, f"its process {signalled[2]} was ended by {signalled[1]}"]
+    for start in range(len(kept) - 1, -1, -1):
+        if OUR_MESSAGE.match(kept[start]):
+            first = TIMESTAMP.sub("", kept[start])
+            return [first, *kept[start + 1 :]][:FAILURE_LINES]
+    return _root_cause(kept) + kept[-FAILURE_LINES:]
 
 
-def _root_cause(said: Sequence[str]) -> list[str]:
+def _root_cause(kept: Sequence[str]) -> list[str]:
     """The line that a last line only points at, if it does."""
-    if not said or not any(POINTS_ABOVE in line for line in said[-FAILURE_LINES:]):
+    if not kept or not any(POINTS_ABOVE in line for line in kept[-FAILURE_LINES:]):
         return []
-    earlier = said[:-FAILURE_LINES]
+    earlier = kept[:-FAILURE_LINES]
     return [line for line in earlier if ROOT_CAUSE.search(line) and POINTS_ABOVE not in line][-1:]
