@@ -1,4 +1,4 @@
-"""What is said when a run ends: the reward's way, where the results are, what to do next."""
+"""The account of a run that ended: its rewards, its results, the next command."""
 
 import shutil
 import sys
@@ -37,7 +37,10 @@ def account(run: RunDirectory, ending: Ending) -> str:
 
 
 def program() -> str:
-    """The command as the user can type it: by its path where its environment is not active."""
+    """The command as the user can type it.
+
+    Its path, where its environment is not active.
+    """
     installed = Path(sys.executable).with_name("asyncgrpo")
     by_path = shutil.which("asyncgrpo") is None and installed.is_file()
     return _shown(installed) if by_path else "asyncgrpo"

@@ -2,7 +2,7 @@
 
 servers --ready, checked--> final config.json --> workers --> trainer --exit 0--> all stopped
 
-a process fails       RunError: who, how, its last words; crash/ has the rest
+a process fails       RunError: its name, its exit, its last log lines; crash/ has the rest
 Ctrl-C, SIGTERM       the trainer finishes its step and checkpoints; twice: stop now
 """
 
@@ -38,15 +38,15 @@ from asyncgrpo.metrics.sinks import EventLog
 
 PlanTraining = Callable[[Config, Machine, Path, int | None], Sequence[ProcessSpec]]
 
-OTHERS_FAIL_S = 1.0  # one failure brings others down; who was first is known by then
-ASK_AGAIN_S = 2.0  # a request that nobody listened to is lost
+OTHERS_FAIL_S = 1.0  # one failure makes others fail; after this time all have logged theirs
+ASK_AGAIN_S = 2.0  # a request is lost if it comes before the trainer listens
 WORKERS_CLOSE_S = 10.0  # workers told to stop close sooner than this
 KILLED = "SIGKILL comes from outside: from a person, or from a kernel that runs out of memory"
 TRAINER = "trainer"
 
 
 class Ending(StrEnum):
-    """How an attempt ended, when it did not fail."""
+    """The end of an attempt that did not fail."""
 
     FINISHED = "finished"
     STOPPED = "stopped"  # the user asked, and nothing is lost
@@ -54,7 +54,7 @@ class Ending(StrEnum):
 
 
 class Attempt:
-    """The processes of one attempt, and what is told of them."""
+    """The processes of one attempt, and their progress on a view."""
 
     def __init__(
         self,
@@ -83,7 +83,10 @@ class Attempt:
         )
 
     async def train(self) -> Ending:
-        """Run to the end. Raises a UserError where a process fails or a server does not fit."""
+        """Run to the end.
+
+        Raises a UserError where a process fails, or a server does not meet the configuration.
+        """
         self._events.write("attempt_started", logs=str(self._logs))
         ending: Ending | None = None
         try:
@@ -98,7 +101,7 @@ class Attempt:
         async with self._supervised():
             with contextlib.suppress(Interrupted):
                 await self._start_servers()
-                self.view.close()  # nothing to follow: the servers' clients say what they do
+                self.view.close()  # no steps to show: training runs elsewhere
                 self.view.say(serving(self.prepared.config))
                 await self._supervisor.while_alive(asyncio.Event().wait())
 
@@ -162,7 +165,7 @@ class Attempt:
         return Ending.FINISHED
 
     async def _trainer_end(self, trainer: Process) -> None:
-        """Return when the trainer has ended well; workers may end before it, as well."""
+        """Return when the trainer has ended well; workers may end well before it."""
         waiting = {trainer.exited, *(worker.exited for worker in self._workers)}
         while trainer.exited in waiting:
             done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -171,7 +174,10 @@ class Attempt:
                     raise ProcessEnded(exited.result())
 
     async def _wait_for_workers(self) -> None:
-        """The trainer has told the workers to stop; what they still say belongs to the run."""
+        """Wait until the workers have closed: their last events belong to the run.
+
+        The trainer has told them to stop.
+        """
         closing = asyncio.ensure_future(asyncio.wait({worker.exited for worker in self._workers}))
         now = asyncio.create_task(self._interrupts.now.wait())
         await asyncio.wait(
@@ -181,7 +187,7 @@ class Attempt:
         now.cancel()
 
     async def _finish(self, trainer: Process) -> Ending:
-        """The user asked to stop: let the trainer finish its step and checkpoint."""
+        """Let the trainer finish its step and checkpoint, as the user asked to stop."""
         hurried = self._interrupts.in_a_hurry
         limit = self.config.run.grace_s if hurried else None
         self.view.say(
@@ -204,14 +210,14 @@ class Attempt:
         return Ending.CUT_SHORT
 
     async def _keep_asking(self) -> None:
-        """Ask the trainer to stop, again and again: one that still loads does not listen yet."""
+        """Repeat the request to stop: a trainer that still loads does not listen yet."""
         while True:
             await asyncio.to_thread(request_stop, self.run.path)
             await asyncio.sleep(ASK_AGAIN_S)
 
     @contextlib.asynccontextmanager
     async def _supervised(self) -> AsyncGenerator[None]:
-        """Stop whatever was started, however the block ends; say what failed."""
+        """Stop every process when the block ends; a failed one becomes a RunError."""
         with self._interrupts.installed():
             try:
                 yield
@@ -222,7 +228,7 @@ class Attempt:
                 self.view.close()
 
     async def _failure(self, first: Exit) -> RunError:
-        """Who failed first, its last words and where the rest is; leaves the crash bundle."""
+        """The error for the process that failed first; also writes the crash bundle."""
         await asyncio.sleep(OTHERS_FAIL_S)
         processes = self._supervisor.processes
         await crash.request_stacks(processes)
@@ -251,7 +257,7 @@ class Attempt:
 
 
 def serving(config: Config) -> str:
-    """What another terminal or machine needs to use these servers."""
+    """The lines to use these servers from another terminal or machine."""
     urls = known(config.server.urls)
     if config.server.host in ANY_ADDRESS:
         urls = tuple(url.replace(LOOPBACK, socket.gethostname()) for url in urls)
@@ -266,7 +272,7 @@ def serving(config: Config) -> str:
 
 
 def serving_directory(config: Config) -> Path:
-    """Where `serve` keeps its logs: it has no run directory of its own."""
+    """The folder for the logs of `serve`, which has no run directory."""
     folder = Path(f"{known(config.run.dir)}-serve")
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"run.dir: {folder} is a file, expected a directory for the logs")

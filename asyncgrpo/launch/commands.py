@@ -1,4 +1,4 @@
-"""What `train`, `serve` and `resume` do; the command line only reads their arguments.
+"""The commands `train`, `serve` and `resume`; the command line only reads their arguments.
 
 recipe --prepare--> Prepared --dry run--> printed
                         └--run directory, lock--> Attempt --> the run's account
@@ -35,7 +35,7 @@ T = TypeVar("T")
 def train(
     recipe: Path, overrides: list[str], *, dry_run: bool = False, no_checkpoints: bool = False
 ) -> bool:
-    """Start a run and see it through; whether it ended as it should. Raises UserError."""
+    """Start a run and wait for its end; False if cut short. Raises UserError."""
     loaded = load_recipe(recipe, overrides, no_checkpoints=no_checkpoints)
     prepared = prepare(loaded, starts=not dry_run)
     if dry_run:
@@ -43,7 +43,7 @@ def train(
         return True
     run = create(Path(known(prepared.config.run.dir)))
     run.recipe.write_text(loaded.text, encoding="utf-8")
-    return _see_through(prepared, run, None)
+    return _train_to_the_end(prepared, run, None)
 
 
 def resume(
@@ -64,7 +64,7 @@ def resume(
         return True
     prepared = prepare(loaded)
     print(f"going on from step {state.step}" if state else "no checkpoint yet: from the start")
-    return _see_through(prepared, run, checkpoint)
+    return _train_to_the_end(prepared, run, checkpoint)
 
 
 def serve(recipe: Path, overrides: list[str], *, dry_run: bool = False) -> None:
@@ -79,7 +79,7 @@ def serve(recipe: Path, overrides: list[str], *, dry_run: bool = False) -> None:
     _run_and_end_leftovers(Attempt(prepared, run, view).serve())
 
 
-def _see_through(prepared: Prepared, run: RunDirectory, checkpoint: int | None) -> bool:
+def _train_to_the_end(prepared: Prepared, run: RunDirectory, checkpoint: int | None) -> bool:
     view = _view(prepared.config)
     view.say(derived_text(prepared.derivation))
     view.say(f"run directory {run.path}")
@@ -91,7 +91,7 @@ def _see_through(prepared: Prepared, run: RunDirectory, checkpoint: int | None) 
 
 
 def _run_and_end_leftovers(work: Coroutine[Any, Any, T]) -> T:
-    """Run `work`; whatever any of its processes has left behind is ended."""
+    """Run `work`, then end every process that its processes have left behind."""
     guard.prctl(guard.PR_SET_CHILD_SUBREAPER, 1)
     try:
         return asyncio.run(work)
@@ -115,7 +115,7 @@ def dry_run_text(prepared: Prepared) -> str:
 
 
 def _print_dry_run(prepared: Prepared, text: str) -> None:
-    """What would be started, and on stderr why it would not start here."""
+    """Print what would be started, and on stderr why it would not start here."""
     print(text)
     for problem in this_machine.problems(prepared.config, launch_server=prepared.launches_servers):
         print(f"would not start here: {problem}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""What this machine has: cores, GPUs, free ports. Asked without importing torch."""
+"""The cores, GPUs and free ports of this machine, found without importing torch."""
 
 import os
 import random
@@ -36,9 +36,10 @@ def cuda_count() -> int:
 
 
 def vllm_knows(python: str | None, field: str) -> bool:
-    """Whether the vLLM of an interpreter (None = this one) has `field` in its model configuration.
+    """True if vLLM has `field` in its model configuration.
 
-    Its source is read: to import it takes many seconds.
+    `python` is the interpreter that has vLLM; None = this one. The source is read: an import takes
+    many seconds.
     """
     try:
         found = subprocess.run(
@@ -55,9 +56,9 @@ def vllm_knows(python: str | None, field: str) -> bool:
 
 
 def free_port(host: str, besides: Collection[int] = ()) -> int:
-    """A port of `host` that nothing listens on, and none of `besides`.
+    """A port of `host` that nothing listens on and that is not in `besides`.
 
-    A server takes a minute to bind it: meanwhile the kernel must not give it to anybody else.
+    The kernel must not give it to another program in the minute until the server binds it.
 
     Raises:
         ServerError: this machine has no such host, so that no port of it will do.
@@ -75,7 +76,7 @@ def free_port(host: str, besides: Collection[int] = ()) -> int:
 
 
 def is_free(host: str, port: int) -> bool:
-    """Whether a server could bind `port` now."""
+    """True if a server could bind `port` now."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,4 @@
-"""From a resolved configuration to the processes of the run: what to start, in which order.
+"""The processes of a run, planned from the resolved configuration.
 
     Config, Machine  --plan_servers-->   server-0 ...
                      --plan_training-->  worker ..., trainer   (stopped in reverse)
@@ -18,13 +18,13 @@ from asyncgrpo.launch.processes.spec import ProcessSpec, Ready
 from asyncgrpo.server.command import cuda_visible_devices, server_command
 
 LOOPBACK = "127.0.0.1"
-ANY_ADDRESS = frozenset({"0.0.0.0", "::", ""})  # noqa: S104  # recognised, not bound
-TITLE_VARIABLE = "ASYNCGRPO_TITLE"  # a process of ours calls itself so
+ANY_ADDRESS = frozenset({"0.0.0.0", "::", ""})  # noqa: S104  # compared with, never bound
+TITLE_VARIABLE = "ASYNCGRPO_TITLE"  # in the environment: the process title
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What the plan needs to know of the machine."""
+    """The facts about the machine that a plan needs."""
 
     python: str  # the interpreter of worker and trainer
     cores: int
@@ -55,7 +55,7 @@ def plan_training(
 
 
 def server_urls(host: str, ports: tuple[int, ...]) -> tuple[str, ...]:
-    """Where servers that bind `host` answer on this machine."""
+    """The URLs at which servers that bind `host` answer on this machine."""
     reachable = LOOPBACK if host in ANY_ADDRESS else host
     literal = f"[{reachable}]" if ":" in reachable else reachable
     return tuple(f"http://{literal}:{port}" for port in ports)
@@ -85,7 +85,7 @@ def _server(config: Config, machine: Machine, index: int, port: int) -> ProcessS
 
 
 def worker_shares(config: Config) -> tuple[Share, ...]:
-    """What each worker takes of the whole."""
+    """The share of the prompts that each worker takes."""
     count = config.rollout.workers
     return tuple(Share(index, count) for index in range(count))
 
@@ -137,7 +137,7 @@ def _server_name(index: int) -> str:
 
 
 def device_kind(config: Config) -> str:
-    """What the servers compute on."""
+    """The kind of device that the servers compute on: cuda or cpu."""
     return "cuda" if known(config.server.devices) else "cpu"
 
 
@@ -145,7 +145,7 @@ def _threads(config: Config, machine: Machine) -> dict[str, str]:
     """Threads per process where all compute on the CPU: its cores, shared out evenly."""
     if known(config.server.devices) or config.trainer.devices:
         return {}
-    servers = max(1, len(machine.ports))  # a running one is on this machine as often as not
+    servers = max(1, len(machine.ports))  # a running server may be on this machine too
     processes = servers + int(known(config.trainer.nproc_per_node))
     return {"OMP_NUM_THREADS": str(max(1, machine.cores // processes))}
 

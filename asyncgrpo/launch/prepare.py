@@ -1,4 +1,4 @@
-"""From a recipe to everything that is known before the first process starts.
+"""Everything that is known of a run before its first process starts.
 
 LoadedRecipe --machine, derive, preflight--> Prepared --served facts--> final configuration
 """
@@ -32,19 +32,19 @@ class Prepared:
 
     @property
     def launches_servers(self) -> bool:
-        """Whether the servers are this run's own."""
+        """True if this run launches the servers."""
         return bool(self.machine.ports)
 
     def with_served(self, max_model_len: int) -> "Prepared":
-        """Derive again, now that a server has said what it serves. Raises ConfigError."""
+        """Derive again with the context that the server serves. Raises ConfigError."""
         facts = replace(self.facts, served_max_model_len=max_model_len)
         return replace(self, facts=facts, derivation=resolve(self.recipe, facts))
 
 
 def prepare(recipe: LoadedRecipe, *, starts: bool = True) -> Prepared:
-    """Look at the machine, derive what is open, check what can be checked. Raises ConfigError.
+    """Look at the machine, derive open values, run the checks. Raises ConfigError.
 
-    What only starts elsewhere (`starts` is False) is not held against this machine.
+    With `starts` False the run starts elsewhere, so this machine is not checked.
     """
     config = recipe.config
     facts = local_facts(config, cuda_count=machine.cuda_count(), recipe_name=recipe.path.stem)
@@ -75,7 +75,7 @@ def prepare(recipe: LoadedRecipe, *, starts: bool = True) -> Prepared:
 
 
 def _ports(config: Config) -> tuple[int, ...]:
-    """One for each server: the one asked for and those after it, or free ones."""
+    """A port for each server: `server.port` and those after it, or free ones."""
     if config.server.port == "auto":
         ports: list[int] = []
         for _ in range(config.server.replicas):

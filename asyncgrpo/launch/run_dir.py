@@ -71,7 +71,7 @@ class RunDirectory:
 
     @property
     def crash(self) -> Path:
-        """What the launcher gathered when a process failed."""
+        """The crash bundle, written when a process failed."""
         return self.path / "crash"
 
     def new_attempt(self) -> Path:
@@ -87,7 +87,7 @@ class RunDirectory:
 
 
 def create(path: Path) -> RunDirectory:
-    """Make the directory of a new run. Raises ConfigError where it exists and is not empty."""
+    """Make the directory of a new run. Raises ConfigError unless it is new or empty."""
     if path.exists() and not path.is_dir():
         raise ConfigError(f"run.dir: {path} is a file, expected a directory to create")
     if path.is_dir() and any(path.iterdir()):

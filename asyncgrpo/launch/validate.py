@@ -1,4 +1,7 @@
-"""What `validate` does. It starts nothing, so nothing that starts processes is imported for it."""
+"""The command `validate`.
+
+It starts nothing, so it imports nothing that starts processes: it must be fast.
+"""
 
 from pathlib import Path
 

@@ -150,7 +150,8 @@ async def test_above_the_budget_the_run_ends_with_the_commonest_reason(
     trainer = inject(server, **faults)
     rollout = {"failure_budget": 0.02}  # five of a window of 256
     cfg = config(data_path, server.url, [f"{HERE}:threes"], rollout=rollout)
-    with pytest.raises(RunError, match=rf"failure_budget\). .*commonest reason, \d+ times: .*{said}"):
+    ended = rf"failure_budget\). .*commonest reason, \d+ times: .*{said}"
+    with pytest.raises(RunError, match=ended):
         await run(server, cfg, trainer)
 
 

@@ -1,11 +1,10 @@
-"""Whether `rollout.loop` can be a loop, before anything starts and from its source.
+"""A check of `rollout.loop` from its source, before anything starts.
 
     class Mine(Base)   a base that another module has, or one here that may be a loop
     def filter_prompt  not `async def`, where `AsyncRolloutLoop` has a plain `def`
 
-Running the user's module could take seconds and torch. What is made otherwise (a decorated class
-or method, one whose bases are computed) is left to the worker, which asks the class itself, and
-says the same.
+Running the user's module could take seconds and torch. Other classes (decorated, or with computed
+bases) are left to the worker, which checks the class itself with the same messages.
 """
 
 import ast
@@ -19,7 +18,7 @@ OURS = ("asyncgrpo.rollout.loop", "AsyncRolloutLoop")
 
 
 def problem(path: str) -> str | None:
-    """What is wrong with the class at import path `path`, as far as its source shows it."""
+    """The problem with the class at import path `path`, if its source shows one."""
     module, _, name = path.rpartition(":")
     found = definition(module, name)
     if found is None:

@@ -1,9 +1,9 @@
-"""What a local model's folder lacks, seen without loading it: told before a server starts.
+"""A check of a local model's folder, without loading the model.
 
     weights               are there, and as long as their headers say
     tokenizer, template   are there
 
-A hub id is not looked at: the server fetches it. `config/facts.py` has read config.json by now.
+A hub id is not checked: the server fetches it. `config/facts.py` has read config.json by now.
 """
 
 import json
@@ -41,7 +41,7 @@ def problems(config: Config) -> Iterator[str]:
 
 
 def safetensors_problem(file: Path) -> str | None:
-    """What is wrong with a file's length, as its header tells it."""
+    """The problem with a file whose length its header contradicts."""
     size = file.stat().st_size
     try:
         with file.open("rb") as opened:

@@ -1,9 +1,9 @@
-"""A look at the prompts before anything starts: what the worker would refuse is told at once.
+"""A look at the prompts before anything starts, with the check of the worker.
 
     data.path = x.jsonl --read--> rows --the worker's own check--> Look: the problem, the columns
 
-Read are small files of json, jsonl, csv and parquet; of a slice of one, only the columns count.
-Hub ids, folders and large files are left to the worker: reading them takes longer than it saves.
+Small files of json, jsonl, csv and parquet are read; of a slice, only the columns are used.
+Hub ids, folders and large files are left to the worker: reading them here would take too long.
 """
 
 import csv
@@ -39,14 +39,14 @@ class Rows:
 
 @dataclass(frozen=True)
 class Look:
-    """What a look at the file told; nothing where it was not read."""
+    """The result of a look at the file; empty where it was not read."""
 
     problem: str | None = None
     reward_columns: tuple[str, ...] | None = None
 
 
 def look(source: DataSource, *, environment_prompts: bool = False) -> Look:
-    """What is wrong with the prompts, and which columns rewards would get."""
+    """The problem with the prompts, and the columns that rewards would get."""
     file = Path(source.path or "")
     if file.suffix not in READERS or not file.is_file() or file.stat().st_size > LARGEST_BYTES:
         return Look()
@@ -115,7 +115,7 @@ def _table(rows: list[dict[str, Any]]) -> Rows:
 def _row(line: bytes, where: str) -> dict[str, Any]:
     try:
         value: object = msgspec.json.decode(line)
-    except ValueError:  # json also takes NaN, and says where it stumbled
+    except ValueError:  # json also reads NaN, and its error names the column
         try:
             value = json.loads(line)
         except ValueError as error:

@@ -1,10 +1,12 @@
-"""Whether rewards find their columns, before anything starts and without running a user's code.
+"""A check that the dataset has the columns of the rewards, before anything starts.
+
+The user's code is read, not run.
 
     built-in reward     its signature, and what it says it needs    ─┐
     a function's source the parameters without default, as written  ─┴─ against the columns
 
-A function that is made otherwise (a class, a decorated one) is left to the worker, which asks
-the function itself.
+Other callables (a class, a decorated function) are left to the worker, which inspects the function
+itself.
 """
 
 import ast
@@ -29,7 +31,7 @@ def _problem(source: RewardSource, column_names: Sequence[str]) -> str | None:
     module, _, name = source.path.rpartition(":")
     if module == rewards.__name__:
         if name not in rewards.__all__:
-            return None  # told already
+            return None  # import_paths names it
         function = RewardFunction(source, getattr(rewards, name))
         try:
             function.check_kwargs()

@@ -1,8 +1,8 @@
-"""A user's function or class as it is written, found without running the module it is in.
+"""The source of a user's function or class, found without running its module.
 
     package.module | /file.py  -->  its file  -->  the one plain definition of a name at its top
 
-What is made otherwise (assigned, decorated, defined twice, imported) is no definition here.
+A name that is assigned, decorated, defined twice or imported has no plain definition.
 """
 
 import ast
@@ -28,7 +28,7 @@ def definition(module: str, name: str) -> Definition | None:
 
 
 def not_in_module(module: str, name: str) -> str | None:
-    """Why a module of that name has no `name`, as far as its source shows it."""
+    """The reason why a module has no `name`, if its source shows it."""
     file, first = _source_file(module), name.partition(".")[0]
     if file is None:
         return None

@@ -1,4 +1,4 @@
-"""What keeps a run from starting on this machine.
+"""The checks of this machine: can the run start here?
 
 vLLM           importable by the server's interpreter
 port, disk     free
@@ -60,7 +60,10 @@ def _disk_problems(config: Config) -> Iterator[str]:
 
 
 def space_needed(config: Config) -> int:
-    """Most bytes that a run has written at one time; those of an unknown model are left out."""
+    """The most disk space that a run takes at one time, in bytes.
+
+    Weights are left out where the size of the model is not known.
+    """
     folder = Path(config.model.name_or_path)
     files = [file for pattern in WEIGHTS for file in folder.glob(pattern)]
     model = sum(file.stat().st_size for file in files)

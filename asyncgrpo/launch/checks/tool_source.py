@@ -1,9 +1,9 @@
-"""Whether a model can be told of the recipe's tools, before anything starts and from their source.
+"""A check that the recipe's tools can be described to a model, from their source.
 
     a tool's function, an environment's public methods --read--> hints, docstring, parameters
 
-What is made otherwise (a decorated function, an inherited method) is left to the worker, which asks
-the function itself, and says the same.
+Others (a decorated function, an inherited method) are left to the worker, which inspects the
+function itself and has the same messages.
 """
 
 import ast
@@ -69,7 +69,7 @@ def _tools_of(found: ast.ClassDef) -> list[Function]:
 
 
 def _problem(function: Function, by_position: Sequence[ast.arg]) -> str | None:
-    """What `tool_schema` would say of a function, as far as its source shows it."""
+    """The message of `tool_schema` for a function, if its source shows the problem."""
     arguments, tool = function.args, f"tool `{function.name}`"
     for star, argument in (("*", arguments.vararg), ("**", arguments.kwarg)):
         if argument is not None:
@@ -92,7 +92,7 @@ def _problem(function: Function, by_position: Sequence[ast.arg]) -> str | None:
 
 
 def _own_nodes(function: Function) -> Iterator[ast.AST]:
-    """What is in a function, but for functions inside it."""
+    """The nodes of a function, without those of functions inside it."""
     nodes: list[ast.AST] = list(function.body)
     while nodes:
         node = nodes.pop()

@@ -1,6 +1,6 @@
-"""The crash bundle: what a person needs to see, or to send, after a process failed.
+"""The crash bundle: the files to read, or to send, after a process failed.
 
-crash/summary.txt     who failed, how, its last words; the others' states
+crash/summary.txt     the failed process, its exit, its last log lines; the others' states
 crash/*.log           the end of each process's log, with the stacks of those still running
 crash/metrics.jsonl   the last records         crash/events.jsonl    the last events
 crash/config.json     the configuration        crash/recipe.yaml     the recipe
@@ -24,7 +24,7 @@ RECORDS_BYTES = 64 * 1024
 
 
 async def request_stacks(processes: Sequence[Process]) -> None:
-    """Have every running process that can write its stacks to its log, and wait for it a moment."""
+    """Ask running processes to write their stacks to their logs; waits a moment for it."""
     asked = False
     for process in processes:
         for pid in descendants(process.pid) if process.running else ():
@@ -37,7 +37,7 @@ async def request_stacks(processes: Sequence[Process]) -> None:
 
 
 def write_bundle(run: RunDirectory, processes: Sequence[Process], summary: str) -> Path:
-    """Gather the bundle anew; returns its folder. A file that cannot be had is left out."""
+    """Write the bundle and return its folder; unreadable files are left out."""
     with contextlib.suppress(OSError):
         shutil.rmtree(run.crash, ignore_errors=True)
         run.crash.mkdir()
@@ -59,7 +59,7 @@ def _write_tail(source: Path, target: Path) -> None:
 
 
 def _catches(pid: int, number: signal.Signals) -> bool:
-    """Whether a process handles `number`; it would be ended by it otherwise."""
+    """True if a process handles the signal `number`, which would end it otherwise."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:

@@ -1,10 +1,10 @@
-"""Stands between the launcher and one process of the run, so that nobody outlives the launcher.
+"""The guard of one process of the run: ends it when the launcher has ended.
 
     launcher --pipe on stdin--> guard --fork--> the program --> its own children
                     |
                     closes when the launcher ends, however it ends
 
-The guard leads a process group and adopts whatever its descendants leave behind. It ends the
+The guard leads a process group and becomes the parent of processes that its descendants leave. It ends the
 program when it gets SIGTERM or when the pipe closes: SIGTERM to the program, after a grace
 SIGKILL to every descendant; SIGQUIT ends the grace. Then it ends the way the program ended.
 Should the guard itself be killed, the kernel terminates the program.
@@ -35,7 +35,7 @@ def main() -> None:
     """Run the program named on the command line until it ends or has to."""
     stop_grace_s, argv = float(sys.argv[1]), sys.argv[2:]
     prctl(PR_SET_CHILD_SUBREAPER, 1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's to interpret
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher handles Ctrl-C
     wake_reader, wake_writer = os.pipe()
     os.set_blocking(wake_writer, False)
     signal.set_wakeup_fd(wake_writer, warn_on_full_buffer=False)
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def noted(_number: int, _frame: FrameType | None) -> None:
-    """A handler is needed for a signal to reach the wake-up pipe; it has nothing else to do."""
+    """Do nothing: a signal without a handler would not reach the wake-up pipe."""
 
 
 def start(argv: list[str]) -> int:
@@ -72,10 +72,10 @@ def start(argv: list[str]) -> int:
 
 
 def watch(child: int, stop_grace_s: float, wake_reader: int) -> int:
-    """Wait until the program has ended, or end it when asked to. Returns its wait status.
+    """Wait until the program has ended, or end it; returns its wait status.
 
-    Asked by SIGTERM: SIGTERM to the program, `stop_grace_s` later SIGKILL to all below. By SIGQUIT:
-    the same without the grace. The launcher gone: the same with `ORPHAN_GRACE_S`.
+    On SIGTERM: SIGTERM to the program, `stop_grace_s` later SIGKILL to all descendants. On SIGQUIT:
+    the same without the grace. When the launcher has ended: the same with `ORPHAN_GRACE_S`.
     """
     watched, deadline = [0, wake_reader], math.inf
     while True:
@@ -99,7 +99,7 @@ def watch(child: int, stop_grace_s: float, wake_reader: int) -> int:
 
 
 def terminate(child: int) -> None:
-    """SIGTERM to the program alone: it knows how to end what it started."""
+    """Send SIGTERM to the program alone: it ends its own children."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(child, signal.SIGTERM)
 
@@ -115,7 +115,7 @@ def reap(child: int) -> int | None:
 
 
 def end_leftovers() -> None:
-    """End what the program left behind: SIGTERM, and SIGKILL to who is still there."""
+    """End the processes that the program left: SIGTERM, then SIGKILL."""
     deadline = time.monotonic() + LEFTOVER_GRACE_S
     sent = send_to_descendants(signal.SIGTERM)
     while sent and time.monotonic() < deadline:
@@ -141,7 +141,7 @@ def end_like(status: int) -> None:
 
 
 def send_to_descendants(signal_number: int) -> list[int]:
-    """Send a signal to every descendant; returns who was there."""
+    """Send a signal to every descendant; returns their process ids."""
     found = list(descendants(os.getpid()))
     for pid in found:
         with contextlib.suppress(ProcessLookupError):

@@ -1,7 +1,7 @@
 """Ctrl-C and SIGTERM: the first asks to finish, the second to stop now.
 
 SIGINT   once    finish the step, checkpoint, stop, however long the step takes
-SIGTERM  once    the same within `run.grace_s`: whoever preempts us kills afterwards
+SIGTERM  once    the same within `run.grace_s`: a kill follows from whoever sent it
 either   twice   stop now
 """
 
@@ -14,7 +14,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupts:
-    """What the user asked for, as events of the running loop."""
+    """The user's requests to stop, as events of the running loop."""
 
     def __init__(self) -> None:
         self.finish = asyncio.Event()

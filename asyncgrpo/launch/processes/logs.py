@@ -1,4 +1,4 @@
-"""What a process's log says: where it has got to, and why it ended.
+"""The log of a process: its progress, and the reason of its end.
 
 Pure but for `tail`, which reads the end of a file.
 """
@@ -16,24 +16,27 @@ VLLM_PREFIX = re.compile(r"^(\([^)]*\) )?(DEBUG|INFO|WARNING|ERROR) [\d-]+ [\d:.
 VLLM_NAME = re.compile(r"^\([^)]*\) ")
 BANNER = re.compile(r"[▀-▟]|launcher\.py:\d+\] Route: ")  # block letters; a line per route
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-# torchrun ends its log with an account of its own processes, which hides the trainer's words.
+# torchrun ends its log with an account of its own processes, which hides the trainer's own error.
 TORCHRUN_EPILOGUE = re.compile(r"^[EW]\d{4} .*torch/distributed/elastic/")
-# What torchrun says of a process that could say nothing itself.
-# SIGTERM is what it ends the other ranks with.
+# torchrun's line about a process that a signal ended.
+# It ends the other ranks with SIGTERM, so that signal is no cause.
 SIGNALLED = re.compile(r"traceback : Signal \d+ \((?!SIGTERM)(SIG\w+)\) received by PID (\d+)")
-# What libraries say while a process goes down: true of any end, and many lines of it.
+# Lines that libraries log at every end of a process, whatever its cause.
 PARTING = re.compile(r"nanobind: |^ - (leaked|\.\.\. skipped) |resource_tracker")
 OUR_MESSAGE = re.compile(
     r"^(error: |\S+\.py: error: |\d{4}-\d\d-\d\d [\d:,]+ ERROR (asyncgrpo|__main__))"
 )
 TIMESTAMP = re.compile(r"^\d{4}-\d\d-\d\d [\d:,]+ ERROR \S+: ")
-# vLLM's server says last that its engine failed, and its engine said why long before.
+# The last line of vLLM's server only says that the engine failed; the engine's error is far above.
 POINTS_ABOVE = "See root cause above"
 ROOT_CAUSE = re.compile(r"\b[A-Z]\w*(Error|Exception): ")
 
 
 def tail(path: Path, limit: int = TAIL_BYTES) -> list[str]:
-    """The last whole lines of a file, `limit` bytes at most; empty where it cannot be read."""
+    """The last whole lines of a file, at most `limit` bytes.
+
+    Empty where it cannot be read.
+    """
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
@@ -47,7 +50,7 @@ def tail(path: Path, limit: int = TAIL_BYTES) -> list[str]:
 
 
 def progress(lines: Sequence[str]) -> str:
-    """What the process is doing: its last message of level INFO, else its last words."""
+    """The last message of level INFO, else the last line."""
     last = ""
     for line in reversed(lines):
         prefix = VLLM_PREFIX.match(line)
@@ -61,7 +64,7 @@ def progress(lines: Sequence[str]) -> str:
 
 
 def failure(lines: Sequence[str]) -> list[str]:
-    """The lines that say why a process ended: its own message, else the last before its end."""
+    """The lines about why a process ended: our own message, else the last lines."""
     end = next((i for i, line in enumerate(lines) if TORCHRUN_EPILOGUE.match(line)), len(lines))
     kept = [line for line in lines[:end] if line.strip() and not PARTING.search(line)]
     if signalled := next(filter(None, map(SIGNALLED.search, reversed(lines[end:]))), None):
@@ -75,7 +78,7 @@ def failure(lines: Sequence[str]) -> list[str]:
 
 
 def _root_cause(kept: Sequence[str]) -> list[str]:
-    """The line that a last line only points at, if it does."""
+    """The earlier line that the last lines refer to, if they do."""
     if not kept or not any(POINTS_ABOVE in line for line in kept[-FAILURE_LINES:]):
         return []
     earlier = kept[:-FAILURE_LINES]

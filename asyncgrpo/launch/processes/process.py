@@ -17,19 +17,19 @@ from pathlib import Path
 from asyncgrpo.launch.processes import guard
 from asyncgrpo.launch.processes.spec import ProcessSpec
 
-KILL_MARGIN_S = 5.0  # what the guard may take after the grace to end leftovers
+KILL_MARGIN_S = 5.0  # the guard's time to end leftovers after the grace
 
 
 @dataclass(frozen=True)
 class Exit:
-    """How a process ended."""
+    """The end of a process."""
 
     name: str
     code: int  # negative = the signal that ended it
 
     @property
     def failed(self) -> bool:
-        """Whether it ended otherwise than by returning 0."""
+        """True unless it returned 0."""
         return self.code != 0
 
     def __str__(self) -> str:
@@ -80,17 +80,17 @@ class Process:
 
     @property
     def running(self) -> bool:
-        """Whether it has not ended yet."""
+        """True until it has ended."""
         return self._process.returncode is None
 
     async def stop(self) -> Exit:
-        """SIGTERM, and after its grace SIGKILL to it and all below it."""
+        """Send SIGTERM, and after the grace SIGKILL to it and its descendants."""
         self._signal(signal.SIGTERM)
         return await self._ended_within(self._grace_s + KILL_MARGIN_S)
 
     async def kill(self) -> Exit:
-        """The same without a grace."""
-        self._signal(signal.SIGQUIT)  # two SIGTERMs that wait for a slow guard are one
+        """Stop it without a grace."""
+        self._signal(signal.SIGQUIT)  # a second SIGTERM would be merged with a pending first
         return await self._ended_within(KILL_MARGIN_S)
 
     async def _ended_within(self, seconds: float) -> Exit:

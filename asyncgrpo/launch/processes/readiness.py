@@ -1,4 +1,4 @@
-"""Waiting for the servers: what each is doing, then what it can do, then whether that will do.
+"""The wait for the servers, and the check of what they can do.
 
     started --/health--> up --probe request--> Capabilities --check--> served context
 
@@ -56,7 +56,10 @@ async def _wait_for_one(
 
 
 def require(found: tuple[Capabilities, ...], config: Config, on_warning: OnWarning) -> None:
-    """Raise ServerError with a line for each thing that a server lacks; tell what only costs."""
+    """Raise ServerError with a line for each thing that a server lacks.
+
+    A thing that only costs speed is a warning.
+    """
     errors: list[str] = []
     for capabilities in found:
         verdict = check(capabilities, config)

@@ -1,4 +1,4 @@
-"""What to start: one process of a run, as a value that can be compared and printed."""
+"""One process to start, as a value that can be compared and printed."""
 
 import shlex
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ MASK = "********"
 
 
 class Ready(StrEnum):
-    """When what depends on a process may start."""
+    """The moment from which a process counts as ready for those that need it."""
 
     STARTED = "started"  # links connect by themselves, in any order
     ANSWERS = "answers"  # it has answered a request
@@ -42,7 +42,7 @@ def describe(spec: ProcessSpec) -> str:
 
 
 def masked(name: str, value: str) -> str:
-    """The value of a variable or flag, unless its name says that it is a secret."""
+    """The value of a variable or flag; masked if the name is secret."""
     return MASK if value and SECRET.search(name) else value
 
 

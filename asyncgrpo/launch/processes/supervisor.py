@@ -5,8 +5,8 @@
                            | a process ended       -> ProcessEnded
                            | the user interrupted  -> Interrupted
 
-Takes specs, gives exits. Waits on process ends and signals, never on a clock: a dead process is
-noticed at once, whatever the others wait for.
+Takes specs, gives exits. Waits for process ends and signals, never for a clock: a dead process is
+noticed at once, even while others are awaited.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from asyncgrpo.metrics.sinks import EventLog
 T = TypeVar("T")
 
 
-class ProcessEnded(Exception):  # noqa: N818  # how a process ended is the news, not an error yet
+class ProcessEnded(Exception):  # noqa: N818  # it may have ended well
     """A process ended while another thing was awaited."""
 
     def __init__(self, exit_: Exit) -> None:
@@ -30,7 +30,7 @@ class ProcessEnded(Exception):  # noqa: N818  # how a process ended is the news,
         self.exit = exit_
 
 
-class Interrupted(Exception):  # noqa: N818  # the user's wish
+class Interrupted(Exception):  # noqa: N818  # it is not an error
     """The user asked to stop."""
 
 

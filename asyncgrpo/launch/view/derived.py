@@ -1,4 +1,4 @@
-"""What a recipe leaves open, as it is told once it is decided.
+"""The text about derived values, for `train` and `validate`.
 
 key  value  (why)          a line each, folded to the width of a terminal
 """
@@ -11,7 +11,7 @@ from asyncgrpo.config import Derivation
 
 
 def derived_text(derivation: Derivation) -> str:
-    """What was left open and is now decided, and why; folded where a terminal is narrower."""
+    """Each derived value with its reason; lines are folded to the terminal."""
     columns = _columns()
     keys = max((len(d.key) for d in derivation.derived), default=0)
     lines: list[str] = []

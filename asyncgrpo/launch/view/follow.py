@@ -1,7 +1,7 @@
-"""Follows the files of a run and shows what comes: the trainer writes them, the launcher reads.
+"""Follows the metrics and events of a run and shows new ones.
 
-Takes appended lines of metrics.jsonl and events.jsonl, gives RunProgress to a view. Woken by the
-clock: a file on any file system has no other way to tell.
+Takes lines that were appended to metrics.jsonl and events.jsonl, gives RunProgress to a view.
+Polls the files, because not every file system can notify.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ LOOK_S = 0.5
 
 
 class Follower:
-    """Shows a run's progress while the block runs; what was there before is not shown again."""
+    """Shows the progress of a run while the block runs; older lines are not shown."""
 
     def __init__(self, run: RunDirectory, config: Config, view: View) -> None:
         self._view = view
@@ -51,7 +51,7 @@ class Follower:
             await asyncio.sleep(LOOK_S)
 
     def _look(self) -> None:
-        """Show what is new; a view that fails is given up, the run goes on."""
+        """Show what is new; if the view fails, the run goes on without it."""
         if self._broken:
             return
         try:
@@ -63,7 +63,7 @@ class Follower:
 
 
 def goal_of(config: Config) -> Goal:
-    """Where a run of this configuration ends."""
+    """The goal of a run with this configuration."""
     if config.trainer.max_steps > 0:
         return Goal(max_steps=config.trainer.max_steps)
     return Goal(num_epochs=config.trainer.num_train_epochs)

@@ -6,7 +6,7 @@
     │ ...                                            │
     ╰─ Ctrl-C saves a checkpoint and stops ──────────╯
 
-What is said (syncs, warnings) scrolls by above it and stays; the panel goes when the run ends.
+Lines (checkpoints, warnings) scroll by above it and stay; the panel goes when the run ends.
 """
 
 import time
@@ -54,13 +54,16 @@ class PanelView:
         self._console.print(Text(line))
 
     def waiting(self, name: str, seconds: float, doing: str) -> None:
-        """What a server is doing, on one line that is written over."""
+        """Show what a server is doing, on one line that is written over."""
         width = max(20, self._console.width - 1)
         line = f"{name} starts, {seconds:.0f} s: {doing or 'nothing logged yet'}"
         self._draw(Text(line[:width], style="dim"))
 
     def show(self, progress: RunProgress) -> None:
-        """Redraw the panel; syncs and steps are in it, so only what is unusual is said."""
+        """Redraw the panel.
+
+        It shows steps and syncs, so only unusual events get a line above it.
+        """
         for line in progress.news:
             if line.startswith(("warning", "checkpoint")) or "skipped" in line:
                 self.say(line)
@@ -86,7 +89,7 @@ class PanelView:
 def render(title: str, progress: RunProgress, bottleneck: str, elapsed_s: float) -> Panel:
     """The panel for a run so far."""
     table = Table.grid(padding=(0, 2))
-    table.add_row("step", _way(progress))
+    table.add_row("step", _steps_done(progress))
     table.add_row("reward", Text(_reward(progress.rewards)))
     for label, metric, form in ROWS:
         if metric in progress.latest:
@@ -105,7 +108,7 @@ def render(title: str, progress: RunProgress, bottleneck: str, elapsed_s: float)
 
 
 def bottleneck(progress: RunProgress) -> str:
-    """Which side sets the pace so far."""
+    """The side that limits the speed so far."""
     steps = tuple(int(record.get("step", 0)) for record in progress.records)
     found = diagnose(History(Path(), steps, tuple(dict(r) for r in progress.records)))
     if found.verdict == "unknown":
@@ -123,7 +126,7 @@ def sparkline(values: Sequence[float]) -> str:
     return "".join(BARS[round(top * (value - low) / span) if span else 0] for value in shown)
 
 
-def _way(progress: RunProgress) -> Table:
+def _steps_done(progress: RunProgress) -> Table:
     row = Table.grid(padding=(0, 1))
     fraction = progress.fraction
     of = f"/{progress.goal.max_steps}" if progress.goal.max_steps else ""

@@ -1,4 +1,4 @@
-"""How far a run has got, from what its processes write: pure, one value after another.
+"""The progress of a run, from what its processes write: pure, one value after another.
 
     RunProgress, new metrics and events  --advance-->  RunProgress with the news of this time
 
@@ -14,21 +14,21 @@ from typing import Any, cast
 
 from asyncgrpo.metrics.step_line import step_line
 
-RECENT_WINDOWS = 100  # what the bottleneck so far is told from
-EDGE = 5  # steps at either end whose mean reward tells the way
+RECENT_WINDOWS = 100  # windows that the bottleneck so far is found from
+EDGE = 5  # windows at either end whose mean reward is shown
 
 Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Goal:
-    """Where the run ends."""
+    """The end that a run heads for."""
 
     max_steps: int | None = None
     num_epochs: float | None = None
 
     def fraction(self, step: int, epoch: float) -> float | None:
-        """Which part of the way is done, 0 to 1."""
+        """The fraction that is done, 0 to 1; None where no end is known."""
         if self.max_steps:
             return min(1.0, step / self.max_steps)
         return min(1.0, epoch / self.num_epochs) if self.num_epochs else None
@@ -49,14 +49,14 @@ class RunProgress:
 
     @property
     def fraction(self) -> float | None:
-        """Which part of the way is done, 0 to 1."""
+        """The fraction that is done, 0 to 1; None where no end is known."""
         return self.goal.fraction(self.step, self.epoch)
 
 
 def advance(
     progress: RunProgress, metrics: Sequence[Record], events: Sequence[Record]
 ) -> RunProgress:
-    """Take in what was appended since the last time; each record and sync becomes a line."""
+    """The progress after new records and events; each becomes a line of news."""
     news = [(float(event.get("time") or 0.0), _event_line(event)) for event in events]
     for record in metrics:
         values = {k: float(v) for k, v in record.items() if _is_number(v)}
@@ -77,7 +77,7 @@ def advance(
 
 
 def reward_way(rewards: Sequence[float]) -> str:
-    """First and last mean reward, as the end of a run tells it."""
+    """The first and the last mean reward, for the account of a run."""
     if not rewards:
         return "no reward was measured"
     edge = min(EDGE, math.ceil(len(rewards) / 2))
@@ -122,7 +122,7 @@ class Tail:
         self._offset = path.stat().st_size if from_end and path.exists() else 0
 
     def read(self) -> list[Record]:
-        """The new records; a line that is not whole yet is left for the next time."""
+        """Returns the new records; an incomplete line is left for the next call."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._offset)

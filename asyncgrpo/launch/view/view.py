@@ -1,9 +1,9 @@
-"""What the launcher tells the person watching: lines in a log, or a live panel in a terminal.
+"""The view of a run: lines of text, or a panel (panel.py).
 
 view.say ...          what was decided, started, warned of
 view.waiting ...      what a server is doing until it answers
 view.show(progress)   after each log window and each sync
-view.close()          the panel goes, what was said stays
+view.close()          the panel goes, the lines stay
 """
 
 from typing import Protocol, TextIO
@@ -14,7 +14,7 @@ WAIT_LINE_S = 10.0  # a log gets a line this often at most
 
 
 class View(Protocol):
-    """Where progress is shown."""
+    """Shows the progress of a run."""
 
     def say(self, line: str) -> None:
         """A line that stays."""
@@ -25,7 +25,7 @@ class View(Protocol):
         ...
 
     def show(self, progress: RunProgress) -> None:
-        """The run has got so far."""
+        """Show the progress so far."""
         ...
 
     def close(self) -> None:
