@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := asyncgrpo tests recipes
-# Two busy processes on two cores: one thread each beats two each by up to ten times.
+# On two cores, two busy processes with one thread each are up to ten times as fast as with two.
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
@@ -19,7 +19,7 @@ setup:  ## make .venv with asyncgrpo and a vLLM that runs without a GPU (about 3
 demo: setup  ## train a 0.8 M model to add, with the real vLLM, on two cores
 	$(BIN)/asyncgrpo train recipes/demo.yaml run.dir=runs/demo-$$(date +%m%d-%H%M%S)
 
-demo-lora: setup  ## the same with LoRA: adapters publish without pausing anything
+demo-lora: setup  ## the same with LoRA: its updates do not interrupt generation
 	$(BIN)/asyncgrpo train recipes/demo-lora.yaml run.dir=runs/demo-lora-$$(date +%m%d-%H%M%S)
 
 real-model: setup  ## fetch SmolLM2-135M-Instruct and warm it up for recipes/smollm2-cpu.yaml

@@ -15,7 +15,7 @@ import typer
 from asyncgrpo.errors import CheckpointError, ConfigError, DataError, UserError
 
 SUCCESS, FAILED_RUN, USAGE_ERROR = 0, 1, 2
-NOTHING_STARTED = (ConfigError, CheckpointError, DataError)  # as far as the launcher raises them
+NOTHING_STARTED = (ConfigError, CheckpointError, DataError)  # when the launcher raises them
 DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
 
 app = typer.Typer(
@@ -69,7 +69,7 @@ def train(
     debug: Debug = False,
 ) -> None:
     """Start every process of a run: servers, worker, trainer. Writes the run directory."""
-    with _told(debug=debug):
+    with _errors_reported(debug=debug):
         from asyncgrpo.launch import commands
 
         _exit(
@@ -88,7 +88,7 @@ def serve(
     debug: Debug = False,
 ) -> None:
     """Start the vLLM side alone, with the flags that the recipe needs."""
-    with _told(debug=debug):
+    with _errors_reported(debug=debug):
         from asyncgrpo.launch import commands
 
         commands.serve(recipe, overrides or [], dry_run=dry_run)
@@ -107,7 +107,7 @@ def resume(
     debug: Debug = False,
 ) -> None:
     """Continue a run from its directory alone."""
-    with _told(debug=debug):
+    with _errors_reported(debug=debug):
         from asyncgrpo.launch import commands
 
         _exit(
@@ -126,7 +126,7 @@ def validate(
     debug: Debug = False,
 ) -> None:
     """Print all errors of a recipe, else the values derived for it."""
-    with _told(debug=debug):
+    with _errors_reported(debug=debug):
         from asyncgrpo.launch.validate import validate as look
 
         look(recipe, overrides or [], no_checkpoints=no_checkpoints)
@@ -147,7 +147,7 @@ def diagnose(
     debug: Debug = False,
 ) -> None:
     """Name the side that holds a run back, and the change to make."""
-    with _told(debug=debug):
+    with _errors_reported(debug=debug):
         from asyncgrpo.diagnose.findings import diagnose as find
         from asyncgrpo.diagnose.read import read_history
         from asyncgrpo.diagnose.text import to_json, to_text
@@ -171,8 +171,8 @@ def _path_of(what: list[str]) -> Path:
 
 
 @contextlib.contextmanager
-def _told(*, debug: bool) -> Generator[None]:
-    """A user's mistake is one message on stderr and an exit code; `debug` shows its traceback."""
+def _errors_reported(*, debug: bool) -> Generator[None]:
+    """Turn a user's mistake into a message and an exit code; `debug` shows its traceback."""
     try:
         yield
     except UserError as error:

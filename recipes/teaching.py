@@ -23,7 +23,7 @@ from transformers import (
 
 IGNORED = -100  # cross_entropy's label for a position that is not in the loss
 PROGRESS_EVERY_S = 5.0
-HEAD_SIZE = 32  # the smallest that vLLM's CPU attention takes
+HEAD_SIZE = 32  # the smallest that vLLM's CPU attention supports
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def learning_rate(phase: Phase, step: int) -> float:
 
 
 def padded(examples: Sequence[Example]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pad on the right, with any token: causal attention never looks there, nor does the loss."""
+    """Pad on the right, with any token: attention and loss leave it out."""
     rows = [torch.tensor(example.input_ids) for example in examples]
     labels = [torch.tensor(example.labels) for example in examples]
     return (

@@ -1,4 +1,4 @@
-"""The command line as a user meets it: what it costs, what it says, how it exits."""
+"""The command line as a user meets it: its time, its output, its exit codes."""
 
 import errno
 import json
@@ -22,7 +22,7 @@ LATER = ("doctor", "plan", "report", "watch", "show", "replay", "eval", "explain
 
 @dataclass(frozen=True)
 class Told:
-    """What a command said, and how it exited."""
+    """The output and the exit code of a command."""
 
     returncode: int
     stdout: str

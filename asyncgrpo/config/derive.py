@@ -1,9 +1,10 @@
-"""Fills in what the recipe leaves open; every derived value has a reason.
+"""Fills in the values that the recipe leaves open, each with a reason.
 
     Config, Facts --derive--> Config, [Derived(key, value, reason), ...]
 
-Pure and idempotent: `None` and `auto` are filled in, everything else stays. What no fact decides
-yet stays open: the launcher derives again when a server has answered.
+Pure and idempotent: `None` and `auto` are filled in, everything else stays. A value that no fact
+decides yet stays open: the launcher derives again when a server has answered. Derived values are
+computed here alone; other code reads them with `known(...)`.
 """
 
 import re
@@ -18,7 +19,7 @@ from asyncgrpo.config.sections.tree import Config, default_of, leaf, with_leaf
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of the machine, the model and the servers; None = not known (yet)."""
+    """The known facts of machine, model and servers; None = not known (yet)."""
 
     cuda_count: int = 0
     recipe_name: str = "run"  # the recipe's file name without its suffix
@@ -32,7 +33,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Derived:
-    """A value the recipe left open."""
+    """A value that the recipe left open."""
 
     key: str
     value: object
@@ -40,7 +41,7 @@ class Derived:
 
 
 class Derivation(NamedTuple):
-    """The configuration with open values filled in, and which and why."""
+    """The configuration with open values filled in, and those values with reasons."""
 
     config: Config
     derived: tuple[Derived, ...]
@@ -51,8 +52,8 @@ class _Found(NamedTuple):
     reason: str
 
 
-# The mean gap between trainer and sampler that rounding alone explains. float32: kernels sum in
-# another order (1e-6 seen, 1e-3 leaves room for long contexts). bfloat16 has 8 bits of mantissa and
+# The mean difference of logprobs that rounding alone explains. float32: kernels sum in another
+# order (measured 1e-6; 1e-3 leaves room for long contexts). bfloat16 has 8 bits of mantissa and
 # float16 11: logits near 20 round by 0.06 and 0.008.
 ATTEST_TOLERANCE = {"float32": 1e-3, "float16": 2e-2, "bfloat16": 1e-1}
 SHARED_GPU_MEMORY = 0.45  # of the only GPU, for the server; the rest is the trainer's
@@ -61,7 +62,7 @@ _OPEN = (None, "auto")
 
 
 def derive(config: Config, facts: Facts) -> Derivation:
-    """Fill in every open value that the facts decide, in an order that respects what needs what."""
+    """Fill in every open value that the facts decide, in the order of the rules."""
     derived: list[Derived] = []
     for name, rule in _RULES:
         key: Key = tuple(name.split("."))
@@ -181,7 +182,7 @@ def _bf16(config: Config, _: Facts) -> _Found:
 
 
 def _attn_backend(config: Config, _: Facts) -> _Found | None:
-    """Open on GPUs: the trainer chooses by what the layers of the model ask for, and says so."""
+    """Sdpa without a GPU; on GPUs open, as the trainer chooses by the model's layers."""
     return None if config.trainer.devices else _Found("sdpa", "the trainer has no GPU")
 
 
@@ -213,7 +214,7 @@ def _attest_tolerance(config: Config, _: Facts) -> _Found | None:
 
 _Rule = Callable[[Config, Facts], "_Found | None"]
 
-# In this order: each may read what those above it have filled in.
+# In this order: a rule may read the values of the rules above it.
 _RULES: tuple[tuple[str, _Rule], ...] = (
     ("run.name", _run_name),
     ("run.dir", _run_dir),

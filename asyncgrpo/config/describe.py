@@ -1,4 +1,4 @@
-"""What the tree says about a key: the type it takes, in words, and the names beside it.
+"""The description of a key: its type in words, the words it allows.
 
 ("rollout", "temperature") --annotation_at--> Annotated[float, Ge(0)] --describe--> "a number >= 0"
 """
@@ -24,7 +24,7 @@ def sections_at(annotation: Any) -> Iterator[type[Section]]:
 
 
 def annotation_at(root: type[Section], key: Key) -> Any:
-    """The annotation of a key, or None where the tree has no such key."""
+    """The annotation of a key; None where the tree has no such key."""
     annotation: Any = root
     for part in key:
         annotation = _child(annotation, part)

@@ -1,4 +1,4 @@
-"""What the model's folder says about it, for `derive`."""
+"""Facts about the model, from its folder or the hub's cache, for `derive`."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ DELTA_NET_MODELS = ("qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")  # types o
 def local_facts(config: Config, *, cuda_count: int, recipe_name: str) -> Facts:
     """The facts that are known before any process starts.
 
-    A model on the hub says nothing until it is in the cache; nothing is fetched here.
+    Nothing is fetched: of a model on the hub nothing is known until it is in the cache.
 
     Raises:
         ConfigError: the model's folder has no readable config.json.
@@ -33,7 +33,7 @@ def local_facts(config: Config, *, cuda_count: int, recipe_name: str) -> Facts:
 
 
 def kv_bytes_per_token(config: Config) -> int | None:
-    """Bytes of KV cache that one token takes on a server; None where the model does not say."""
+    """Bytes of KV cache per token on a server; None where it is not known."""
     model = _model_config(config)
     heads = model.get("num_attention_heads")
     kv_heads, layers = model.get("num_key_value_heads", heads), model.get("num_hidden_layers")
@@ -48,24 +48,27 @@ def kv_bytes_per_token(config: Config) -> int | None:
 
 
 def attention_softcap(config: Config) -> float | None:
-    """What the model caps its attention scores at; None = it does not, or is not known here."""
+    """The cap on the model's attention scores; None = no cap, or not known."""
     cap = _model_config(config).get("attn_logit_softcapping")
     return float(cap) if isinstance(cap, int | float) else None
 
 
 def has_delta_net(config: Config) -> bool:
-    """Whether the model is known to have Gated DeltaNet layers, which hold a state and no keys."""
+    """True if the model is known to have Gated DeltaNet layers.
+
+    They hold a state instead of keys and values.
+    """
     return _model_config(config).get("model_type") in DELTA_NET_MODELS
 
 
 def vocabulary_size(config: Config) -> int | None:
-    """Tokens that the model knows; None where it does not say, or is not here."""
+    """The number of tokens in the vocabulary; None where it is not known."""
     size = _model_config(config).get("vocab_size")
     return size if isinstance(size, int) else None
 
 
 def _model_config(config: Config) -> dict[str, Any]:
-    """The text model's part of its config.json; empty for a model that is not on this machine."""
+    """The text model's part of config.json; empty if the model is not here."""
     file = _config_file(config.model.name_or_path, config.model.revision)
     if file is None:
         return {}

@@ -34,7 +34,7 @@ class LoadedRecipe:
     flags: Flags
 
     def source(self, key: Key) -> Origin:
-        """Where a key was set; the recipe where it was left at its default."""
+        """The place where a key was set; the recipe for a default."""
         return origin_of(key, self.sources, Origin(str(self.path)))
 
 
@@ -72,7 +72,7 @@ def load_recipe(
 def reload(
     run_dir: Path, overrides: Sequence[str] = (), *, no_checkpoints: bool = False
 ) -> LoadedRecipe:
-    """A run's configuration with overrides on top; what was derived is open again.
+    """A run's configuration with overrides on top; derived values are open again.
 
     The run's name and directory stay what they were.
 
@@ -108,7 +108,7 @@ def resolve(recipe: LoadedRecipe, facts: Facts) -> Derivation:
 
 
 def _context_problems(recipe: LoadedRecipe, config: Config, facts: Facts) -> list[Problem]:
-    """The context a run needs must be known before a server is launched, and be served."""
+    """The problem with the context: not known before a launch, or longer than served."""
     wanted, served = config.server.max_model_len, facts.served_max_model_len
     if wanted is None and facts.server_urls is not None:
         message = (
@@ -160,6 +160,6 @@ def _rule_problems(
 
 
 def _defaults() -> dict[str, Any]:
-    """What `${...}` sees of keys that are left at their default."""
+    """The defaults of all keys, for `${...}`."""
     tree = Config.model_construct().model_dump(mode="json", warnings=False)
     return json.loads(json.dumps(tree))

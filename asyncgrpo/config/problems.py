@@ -1,4 +1,4 @@
-"""What is wrong with a recipe, and where: one line per problem, all of them at once.
+"""Problems of a recipe, each with its place: one line per problem, all at once.
 
 recipes/x.yaml:7  rollout.max_stalenes: unknown key; did you mean `max_staleness`?
 override 'loss.epsilon=2'  loss.epsilon: got 2, expected a number > 0 and < 1
@@ -18,7 +18,7 @@ SHOWN_CHARS = 60  # of a value in a message
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a key was set: a line of a file, or an override (no line)."""
+    """The place where a key was set: a line of a file, or an override."""
 
     file: str
     line: int | None = None
@@ -29,7 +29,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing to mend."""
+    """One thing to change in a recipe."""
 
     origin: Origin
     key: str

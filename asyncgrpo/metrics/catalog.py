@@ -1,4 +1,4 @@
-"""Every metric, declared once: name, unit, reduction, what it answers, when to worry.
+"""Every metric, declared once: name, unit, reduction, its question, when to look closer.
 
     describe("rewards/accuracy/mean")  ->  the row `rewards/{name}/mean`
 
@@ -17,7 +17,7 @@ CATALOG: tuple[Metric, ...] = (*LEARNING_METRICS, *TOOL_METRICS, *PIPELINE_METRI
 
 
 def describe(name: str) -> Metric | None:
-    """The row that declares `name`; None for a metric of somebody else's."""
+    """The row that declares `name`; None for a metric of a user's own."""
     for matches, metric in _compiled():
         if matches.fullmatch(name):
             return metric

@@ -1,4 +1,4 @@
-"""What the policy does and how it learns: completions, rewards, sampler against policy, loss."""
+"""Metrics of the policy: completions, rewards, sampler against policy, loss."""
 
 from asyncgrpo.metrics.metric import Metric
 
@@ -93,7 +93,8 @@ SAMPLING = (
     ),
     Metric(
         "sampling/importance_sampling_ratio/mean",
-        "What is the mean ratio policy / sampler?",
+        "How much more likely does the trained model find the sampled tokens than the model that "
+        "sampled them? The mean ratio policy / sampler; it should stay near 1.",
         "Away from 1: truncated sampling, another template or dtype, or too stale.",
     ),
     Metric("sampling/importance_sampling_ratio/max", "What is the largest ratio policy / sampler?"),

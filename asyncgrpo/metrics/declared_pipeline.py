@@ -1,4 +1,4 @@
-"""How the pipeline runs: generation, queue, rows, step time, sync, ledger."""
+"""Metrics of the pipeline: generation, queue, rows, step time, sync, ledger."""
 
 from asyncgrpo.metrics.metric import Metric
 
@@ -94,12 +94,14 @@ SAMPLES = (
     Metric("sample/time_in_queue_s", "How long does a sample wait for the trainer?"),
     Metric(
         "sample/staleness_mean",
-        "How many syncs old is a sample when it is trained?",
+        "How many weight updates old were the samples when trained, on average?",
         "Near rollout.max_staleness: generation is as far ahead as it may be.",
         "versions",
     ),
     Metric(
-        "sample/staleness_max", "How many syncs old is the oldest sample trained?", unit="versions"
+        "sample/staleness_max",
+        "How many weight updates old was the oldest sample trained?",
+        unit="versions",
     ),
     Metric(
         "sample/dropped_stale_count",

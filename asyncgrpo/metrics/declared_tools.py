@@ -1,4 +1,4 @@
-"""What the policy does with its tools, and what environments cost."""
+"""Metrics of tools and environments."""
 
 from asyncgrpo.metrics.metric import Metric
 

@@ -1,4 +1,4 @@
-"""One row of the catalogue: what a metric is called, measures and answers.
+"""One row of the catalogue: a metric's name, its unit, its question.
 
 The unit follows from the name's suffix and the reduction from its last part (`window.py`), so
 neither can disagree with the name. A part in braces stands for one name of the run's own: a
@@ -29,7 +29,7 @@ class Metric:
 
     @property
     def reduction(self) -> Reduction:
-        """How a window's observations become one value."""
+        """The reduction of a window's observations to one value."""
         return reduction_of(self.pattern)
 
     @property

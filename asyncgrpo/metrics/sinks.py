@@ -1,4 +1,4 @@
-"""Where window records and events go: files that are always on, trackers that are optional.
+"""Sinks of window records and events: two files, and optional trackers.
 
     metrics.jsonl   one object per log window    JsonlSink
     events.jsonl    one object per event         EventLog

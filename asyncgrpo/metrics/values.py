@@ -61,7 +61,7 @@ class Recorder:
             self._add(name, other.total, other.weight, other.low, other.high)
 
     def drain(self) -> Aggregates:
-        """What was observed since the last drain."""
+        """Return the observations since the last drain."""
         aggregates, self._aggregates = self._aggregates, {}
         return aggregates
 

@@ -16,12 +16,12 @@ from enum import StrEnum
 
 from asyncgrpo.metrics.values import Aggregate, Aggregates
 
-NAN_WHERE_NONE = frozenset({"tools/failure_frequency"})  # observed, but of no call
+NAN_WHERE_NONE = frozenset({"tools/failure_frequency"})  # the mean over no call
 CUMULATIVE = frozenset({"num_tokens"})  # totals since the first step of the run
 
 
 class Reduction(StrEnum):
-    """How a window's observations of a metric become one number."""
+    """The way from a window's observations of a metric to one number."""
 
     MEAN = "mean"  # weighted; of a rate: total / seconds
     SUM = "sum"

@@ -29,7 +29,7 @@ def boxed_sum(
 
 
 def ends_with(ids: Sequence[int], eos_id: int) -> bool:
-    """Whether the sampler ended the completion by itself."""
+    """True if the sampler ended the completion by itself."""
     return len(ids) > 0 and ids[-1] == eos_id
 
 

@@ -1,4 +1,4 @@
-r"""The task: sums, and the two ways of answering them that the base model is taught.
+r"""The task: sums, and the two kinds of answers that the base model learns.
 
     SUMS[DEMO] = 0..99 + 0..99  --question-->  "What is 37 + 58?"
                                 --clean------>  \boxed{95}

@@ -69,7 +69,7 @@ def train(pupil: Pupil, phase: Phase) -> None:
 
 @torch.no_grad()
 def sampled_pass_rate(pupil: Pupil, count: int) -> float:
-    """Sample one answer at temperature 1 for `count` sums; the share that is right and ends."""
+    """The share of right answers that end: one sampled at temperature 1 per sum."""
     model, tokenizer = pupil.model, pupil.tokenizer
     right = 0
     for start in range(0, count, SAMPLE_BATCH):

@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def make_once(directory: Path, make: Callable[[Path], None]) -> None:
-    """Make a directory unless it is there; one that was interrupted is never taken for whole."""
+    """Make a directory unless it is there; an interrupted one is made again."""
     shown = directory.relative_to(ROOT)
     if directory.exists():
         say(f"{shown} is there already; delete it to make it again")

@@ -1,4 +1,4 @@
-r"""What the model that calls tools is taught: whole conversations, right ones and wrong ones.
+r"""The lessons of the model that calls tools: whole conversations, right and wrong.
 
     sums      What is 12 + 7?  ->  add(12, 7)  ->  19  ->  \boxed{19}
     counting  Count to 7.  ->  increment(3) -> 3 -> increment(2) -> 5 -> increment(2) -> 7 -> Done.

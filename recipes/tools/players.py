@@ -1,4 +1,4 @@
-"""How often the model's own conversations end right: sampled with its tools, many at once.
+"""The pass rate of conversations, sampled with the model's tools, many at once.
 
 open conversations --generate--> replies --calls--> results --> open conversations ...
 """

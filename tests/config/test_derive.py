@@ -1,4 +1,4 @@
-"""What the open values become, and why."""
+"""The derived values and their reasons."""
 
 import json
 from pathlib import Path

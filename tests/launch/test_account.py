@@ -1,4 +1,4 @@
-"""What is said at the end of a run can be typed as it stands."""
+"""The commands in the account of a run can be typed as they stand."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A whole attempt, with a scriptable server and tiny processes in place of worker and trainer."""
+"""A whole attempt, with a fake server and tiny processes as worker and trainer."""
 
 import asyncio
 import io
@@ -81,7 +81,7 @@ class TinyAttempt:
         self.attempt = Attempt(prepared, self.run, LineView(self.output), plan=plan)
 
     async def train(self, *at: tuple[int | Callable[[], bool], Callable[[], None]]) -> Ending:
-        """Run it, doing something as soon as a step is in the metrics, or a condition holds."""
+        """Run it; act as soon as a step is in the metrics, or a condition holds."""
         async with asyncio.timeout(180):
             training = asyncio.create_task(self.attempt.train())
             for when, act in at:

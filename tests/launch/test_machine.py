@@ -1,4 +1,4 @@
-"""What is asked of the machine without importing anything heavy."""
+"""Facts about the machine, found without importing anything heavy."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which processes a configuration means, as values."""
+"""The processes of a configuration, as values."""
 
 from pathlib import Path
 

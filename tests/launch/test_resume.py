@@ -1,4 +1,4 @@
-"""Where a run goes on, and that a damaged checkpoint is told before anything starts."""
+"""The checkpoint that a run goes on from; a damaged one is reported first."""
 
 import json
 from pathlib import Path

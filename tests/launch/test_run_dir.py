@@ -71,7 +71,7 @@ def test_each_attempt_has_its_logs_and_latest_is_the_newest(tmp_path: Path):
 
 
 def hold(path: Path) -> "subprocess.Popen[str]":
-    """Another process that holds the lock until it is told to go on by a line."""
+    """Another process that holds the lock until it gets a line."""
     source = (
         "import sys; from pathlib import Path\n"
         "from asyncgrpo.launch.run_dir import RunDirectory, locked\n"

@@ -42,7 +42,7 @@ def composed() -> set[re.Pattern[str]]:
 
 
 def undeclared(names: set[str]) -> list[str]:
-    """What looks like a metric's name, and is not in the catalogue."""
+    """Names that look like a metric's and are not in the catalogue."""
     return sorted(n for n in names if METRIC_NAME.fullmatch(n) and describe(n) is None)
 
 

@@ -1,4 +1,4 @@
-"""The demo's task: which sums, how they are asked, and how the spoiled answers are wrong."""
+"""The demo's task: its sums, its prompts, its wrong answers."""
 
 import random
 

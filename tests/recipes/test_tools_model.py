@@ -1,4 +1,4 @@
-"""The model of the tool recipes: what it was taught, and how unsure of it it is."""
+"""The model of the tool recipes: its lessons, and how unsure it is of them."""
 
 import json
 import random

@@ -1,10 +1,10 @@
-"""A plain tree to `Config`, or every reason why not.
+"""A plain tree to `Config`, or all its problems.
 
     tree --pydantic--> Config
              └ errors --> problems with origin, key, what was got, what was expected, the nearest
 
-What is wrong is left out and the rest is checked again, so that the rules across fields speak up
-too where all the keys they read are sound.
+A wrong key is left out and the rest is checked again, so that rules across fields report their
+problems in the same run, where all the keys that they read are right.
 """
 
 import copy
@@ -69,7 +69,10 @@ def _failures(error: ValidationError, tree: Tree) -> dict[Key, str]:
 
 
 def _key_in(tree: object, loc: Key) -> Key:
-    """The part of pydantic's location that the tree has; the rest names alternatives."""
+    """The part of pydantic's location that the tree has.
+
+    The rest names alternatives of a union.
+    """
     key: Key = ()
     for part in loc:
         if isinstance(tree, Mapping) and part in tree:
@@ -109,7 +112,10 @@ def _unknown_key(key: Key) -> str:
 
 
 def _meant(key: Key, tree: Tree) -> Iterator[Key]:
-    """The keys that a misspelled one was to set: that they are not set is the same mistake."""
+    """The keys that a misspelled key was meant to set.
+
+    Their absence is no second problem.
+    """
     *parents, name = key
     meant = nearest(name, _beside(tuple(parents)))
     if meant:

@@ -4,7 +4,7 @@
 
 Mappings merge key by key; everything else, lists too, is replaced whole. `extends` names files
 relative to the one that extends. omegaconf merges and interpolates (`${trainer.max_steps}`, also
-of keys left at their default) and goes no further than this file.
+of keys left at their default); only this file imports it.
 """
 
 import copy
@@ -52,7 +52,7 @@ class Merged:
 
 
 def origin_of(key: Key, origins: Mapping[Key, Origin], default: Origin) -> Origin:
-    """Where a key was set, or the nearest mapping around it."""
+    """The origin of a key, or of the nearest mapping around it."""
     for length in range(len(key), 0, -1):
         if key[:length] in origins:
             return origins[key[:length]]
@@ -112,7 +112,7 @@ def _read(
         beside = os.path.normpath(Path(file).parent / base)
         yield from _read(beside, Origin(file, line), (*open_files, real), problems)
     for name in [name for name, value in parsed.tree.items() if value is None]:
-        del parsed.tree[name]  # a section whose keys are all commented out
+        del parsed.tree[name]  # a section whose keys are all in comments
     origins = {key: Origin(file, line) for key, line in parsed.lines.items() if key[0] != EXTENDS}
     yield Layer(parsed.tree, origins)
 
@@ -188,7 +188,7 @@ def keys_of(value: object) -> Iterator[Key]:
 
 
 def _lay_origins(origins: dict[Key, Origin], layer: Layer) -> None:
-    """Where keys are set once `layer` lies on top: what it replaces is forgotten."""
+    """Update the origins with a layer on top; origins of replaced keys go."""
     for key in layer.origins:
         if key[0] in layer.tree and not isinstance(value_at(layer.tree, key), Mapping):
             for below in [k for k in origins if k[: len(key)] == key]:
@@ -208,7 +208,7 @@ def value_at(tree: object, key: Key) -> object:
 
 
 def _with_marks(tree: Tree) -> Tree:
-    """The tree with a mark before each text that omegaconf would trip over."""
+    """The tree with a mark before each text that omegaconf cannot read."""
     for key, text in _texts(tree):
         if _unreadable(text):
             _put(tree, key, _MARK + text.replace("$", _DOLLAR))
@@ -216,7 +216,7 @@ def _with_marks(tree: Tree) -> Tree:
 
 
 def _refuse_marked(merged: Merged) -> None:
-    """Refuse the marked texts that no later layer has replaced, and leave null in their place."""
+    """Refuse the marked texts that no later layer has replaced; they become null."""
     for key, marked in _texts(merged.tree):
         if marked.startswith(_MARK):
             text = marked.removeprefix(_MARK).replace(_DOLLAR, "$")
@@ -225,7 +225,7 @@ def _refuse_marked(merged: Merged) -> None:
 
 
 def _unreadable(text: str) -> str | None:
-    """What is wrong with a text that omegaconf cannot read; None for all others."""
+    """The problem with a text that omegaconf cannot read; else None."""
     from omegaconf import OmegaConf
     from omegaconf.errors import GrammarParseError
 

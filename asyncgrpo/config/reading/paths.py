@@ -1,4 +1,4 @@
-"""Paths in a recipe become absolute, so that every process and `resume` find them from anywhere.
+"""Makes the paths of a recipe absolute, so that they hold in any working directory.
 
 ./rewards.py:f  ../models/tiny  prompts.jsonl     looked for beside the file that names it,
                                                   then beside the recipe, then in the working
@@ -24,7 +24,7 @@ HUB_OR_PATH: tuple[Key, ...] = (
 )
 WRITTEN: tuple[Key, ...] = (("run", "dir"), ("sync", "path"))
 DATA_FILES = (".json", ".jsonl", ".csv", ".parquet")
-ANYTHING = {"*", "__getattr__", "globals"}  # where a module has these, its names cannot be told
+ANYTHING = {"*", "__getattr__", "globals"}  # a module with one of these may define any name
 IMPORTS: tuple[Key, ...] = (("rollout", "loop"), ("rollout", "environments"))
 IMPORT_LISTS: tuple[Key, ...] = (("rollout", "rewards"), ("rollout", "tools"))
 
@@ -151,7 +151,7 @@ def _import_paths(tree: Mapping[str, Any]) -> Iterator[Key]:
 
 
 def not_defined(file: Path, name: str) -> str | None:
-    """Why `file` does not define `name`, as far as can be seen without running it."""
+    """The problem if `file` does not define `name`; the file is not run."""
     try:
         module = ast.parse(file.read_text(encoding="utf-8"), filename=file.name)
     except (SyntaxError, UnicodeDecodeError) as error:

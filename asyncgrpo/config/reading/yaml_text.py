@@ -42,7 +42,7 @@ _scalar(
     _NUMBER_START,
 )
 
-_HINTS = (  # in the parser's message, what is most often meant
+_HINTS = (  # part of the parser's message -> the most likely mistake
     ("'\\t'", "indent with spaces: YAML takes no tabs"),
     ("<block end>", "is this line indented as the others of its section?"),
     (
@@ -55,7 +55,7 @@ _HINTS = (  # in the parser's message, what is most often meant
 
 @dataclass
 class Parsed:
-    """A mapping, the line of each of its keys (at any depth), and what was wrong."""
+    """A mapping, the line of each of its keys at any depth, and the problems."""
 
     tree: dict[str, Any] = field(default_factory=dict[str, Any])
     lines: dict[Key, int] = field(default_factory=dict[Key, int])

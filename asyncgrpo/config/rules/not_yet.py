@@ -1,4 +1,4 @@
-"""Keys of the tree that this version does not serve yet: refused by name, never silently ignored.
+"""Keys that this version does not support yet: refused by name, never silently ignored.
 
 key -> what to write instead, and the values accepted by now (the default alone, unless it says so)
 """

@@ -1,4 +1,4 @@
-"""What a rule across keys is: a check, the keys it reads, and which of them it blames.
+"""A rule across keys: a check, the keys it reads, the one it blames.
 
 @rule("blamed.key", "other.key", ...)
 def _(config, flags) -> message or None
@@ -13,7 +13,7 @@ from asyncgrpo.config.sections.tree import Config
 
 @dataclass(frozen=True)
 class Flags:
-    """What the command line allows."""
+    """The permissions given on the command line."""
 
     no_checkpoints: bool = False
 

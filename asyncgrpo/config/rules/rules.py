@@ -1,4 +1,4 @@
-"""Rules across keys: what each key allows by itself, but not together with the others.
+"""Rules across keys: values that are right alone, but not together.
 
     rules_rollout   data, rollout, server              ─┐
     rules_sampling  top_k, top_p, min_p                ─┤

@@ -166,7 +166,7 @@ def _urls_are_base_urls(config: Config, _: Flags) -> str | None:
 
 
 def _base_url(url: str) -> SplitResult | None:
-    """The parts of a URL that paths may follow; None where it is no such URL."""
+    """The parts of a base URL; None if no path can follow it."""
     try:
         parts = urlsplit(url)
         _, host = parts.port, (parts.hostname or "").encode("idna")

@@ -1,4 +1,4 @@
-"""Which names are those of secrets: their values must not reach `config.json`, logs or the screen.
+"""The names of secrets: their values must not reach `config.json`, logs or the screen.
 
 HF_TOKEN  --api-key  db_password          but not TOKENIZERS_PARALLELISM, --max-num-batched-tokens
 """

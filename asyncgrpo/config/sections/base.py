@@ -1,4 +1,4 @@
-"""What every section is: frozen, strict, closed to unknown keys, documented field by field.
+"""The base of every section: frozen, strict, without unknown keys, each field documented.
 
     key: type = default
     '''The documentation of the key, wherever it is shown.'''
@@ -46,12 +46,12 @@ class Section(BaseModel):
 
 
 def known(value: T | Auto | None) -> T:
-    """A value that `derive` has filled in; nothing reads a key before that."""
+    """The value of a key that `derive` has filled in by now."""
     assert value is not None, "read before it was derived"
     assert value != "auto", "read before it was derived"
     return value  # pyright: ignore[reportReturnType]  # "auto" is excluded above
 
 
 def as_list(value: object) -> object:
-    """A list of one, where a key that takes a list was given a single text."""
+    """A list of one, if the value is a single text."""
     return (value,) if isinstance(value, str) else value

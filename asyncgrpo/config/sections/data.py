@@ -1,4 +1,4 @@
-"""`data`: where prompts come from, and how a row becomes one."""
+"""`data`: the source of prompts, and the way from a row to a prompt."""
 
 from asyncgrpo.config.sections.base import PositiveInt, Section
 
@@ -21,8 +21,8 @@ class DataSource(Section):
     max_prompts: PositiveInt | None = None
     """Use only so many prompts, the first of the dataset; null = all."""
     shuffle: bool = True
-    """Permute each epoch by (`rollout.seed`, epoch); false = dataset order. A stream's rows are
-    each drawn from the next 1,024."""
+    """Permute each epoch by (`rollout.seed`, epoch); false = dataset order. Of a stream, each row
+    is drawn from the next 1,024."""
     streaming: bool = False
     """Read the dataset while training, from its beginning again after a resume; needs
     `trainer.max_steps` or `max_prompts`."""

@@ -19,17 +19,18 @@ class LossConfig(Section):
     epsilon_high: PositiveFloat | None = None
     """The clipped loss lets the ratio rise to 1 + epsilon_high; null = epsilon."""
     vllm_importance_sampling_clip_min: NonNegativeFloat = 0.5
-    """Least policy/sampler ratio: what `correction` does with those below."""
+    """Least policy/sampler ratio; `correction` treats the ratios below."""
     vllm_importance_sampling_clip_max: PositiveFloat = 5.0
-    """Highest policy/sampler ratio: what `correction` does with those above."""
+    """Highest policy/sampler ratio; `correction` treats the ratios above."""
     centering_tail: Literal["none", "proportional"] = "none"
-    """How the centering treats the mass outside the top K."""
+    """Treatment of the probability outside the top K: `none` = ignored; `proportional` = formula in
+    docs/loss.md."""
     normalization: Literal["microbatch", "step"] = "microbatch"
     """Divide by the trained tokens of each micro-batch, or of the whole step."""
     correction: Literal[
         "token_mask", "token_clip", "sequence_mask", "geometric_mask", "icepop", "none"
     ] = "token_mask"
-    """What is done with a ratio outside the range. token_mask, icepop: the token is left out;
+    """Treatment of a ratio outside the range. token_mask, icepop: the token is left out;
     token_clip: the ratio is moved to the bound; sequence_mask, geometric_mask: the sample is left
     out, by the product or the geometric mean of its ratios; none: ratios do not weigh. Formulas:
     docs/loss.md."""

@@ -57,7 +57,7 @@ class PeftConfig(Section):
 
     @property
     def unservable(self) -> str | None:
-        """Why a server cannot load the adapter as it is; None where it can."""
+        """The reason why a server cannot load the adapter; None if it can."""
         if self.use_dora:
             return "model.peft.use_dora is true"
         if self.modules_to_save:
@@ -83,14 +83,14 @@ class ModelConfig(Section):
     init_kwargs: Kwargs = Field(default_factory=dict)
     """Further keywords of `from_pretrained`."""
     attn_backend: Literal["auto", "sdpa", "varlen", "flash_attn"] = "auto"
-    """What computes attention over packed rows; all give the same result. `sdpa`: any device.
-    `varlen`: GPUs in bf16 or fp16, no soft-capped attention. `flash_attn`: the same by the package
-    flash-attn, soft caps too. `auto`: sdpa on CPUs; on GPUs varlen, and sdpa for what it lacks."""
+    """Implementation of attention over packed rows; all give the same result. `sdpa`: any device.
+    `varlen`: GPUs in bf16 or fp16, no soft-capped attention. `flash_attn`: the same with the
+    package flash-attn, soft caps too. `auto`: on GPUs varlen where it can, else sdpa."""
     peft: PeftConfig | None = None
     """Train a LoRA adapter instead of the whole model; null = full fine-tuning."""
     router_aux_loss_coef: NonNegativeFloat | None = None
     """Weight of the load-balancing loss of a mixture of experts; null = the model's own, 0 = off.
-    The loss is that of the row's tokens, shared ones once; rows weigh by their trained tokens."""
+    It is computed over a row's tokens, shared ones once; rows weigh by their trained tokens."""
     gradient_checkpointing: bool = True
     """Recompute activations in the backward pass: less memory, more compute."""
     torch_compile: bool = False

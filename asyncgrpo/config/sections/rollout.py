@@ -28,7 +28,7 @@ class RewardSource(Section):
     weight: float = 1.0
     """Factor of its rewards in the sum."""
     timeout_s: PositiveFloat = 60.0
-    """Longest it may take for one group."""
+    """Longest time in seconds that it may take for one group."""
     kwargs: Kwargs = Field(default_factory=dict)
     """Keywords passed to every call."""
 
@@ -56,7 +56,7 @@ Rewards = Annotated[
 
 
 class RolloutConfig(Section):
-    """How rollouts are generated and scored."""
+    """Generation and scoring of rollouts."""
 
     num_generations: Annotated[int, Field(ge=2)] = 8
     """Rollouts per prompt (G); advantages are relative to the group."""
@@ -65,7 +65,7 @@ class RolloutConfig(Section):
     temperature: NonNegativeFloat = 1.0
     """Sampling temperature; the trainer scales its logits by the same."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Sample from the likeliest tokens that hold this mass; needs `top_k`; 1.0 = off."""
+    """Sample from the likeliest tokens that sum to this probability; needs `top_k`; 1.0 = off."""
     top_k: NonNegativeInt = 0
     """Sample from the k likeliest tokens; 0 = all."""
     min_p: Fraction | None = None
@@ -79,19 +79,19 @@ class RolloutConfig(Section):
     chat_template: str | None = None
     """A Jinja template, or a file that holds one; null = the tokenizer's."""
     max_tool_calling_iterations: PositiveInt | None = None
-    """Most turns that may call tools; null = no limit but the context."""
+    """Most turns that may call tools; null = only the context limits them."""
     tools: Strings = ()
     """Tool functions by import path."""
     tool_timeout_s: PositiveFloat = 60.0
-    """Longest one tool call may take; a longer one costs the rollout."""
+    """Longest time in seconds of one tool call; a longer one fails the rollout."""
     environments: str | Mapping[str, str] | None = None
     """An environment class by import path, or name -> path, chosen by the column `environment`."""
     environment_timeout_s: PositiveFloat = 300.0
-    """Longest an environment may take to be made, reset or asked for its reward."""
+    """Longest time in seconds to construct an environment, reset it or get its reward."""
     rewards: Rewards = ()
     """Reward functions: import paths, or {path, name, weight, timeout_s, kwargs}."""
     max_concurrent_rollouts: PositiveInt = 512
-    """Most rollouts under way in all workers, whatever the server could take."""
+    """Most rollouts at once in all workers, even if the server could take more."""
     max_staleness: NonNegativeInt = 4
     """Most policy versions a sample may be behind when it is trained; 0 = wait for every sync."""
     loop: str | None = None
@@ -105,7 +105,7 @@ class RolloutConfig(Section):
     seed: int = 42
     """Seed of the prompts' order and of sampling."""
     on_stale: Literal["drop", "retry"] = "drop"
-    """What happens to a sample that is too stale."""
+    """`drop` = a sample that is too stale is not trained."""
     failure_budget: Fraction = 0.05
-    """Share of failures in a window of 256 rollouts that ends the run; a prompt longer than the
-    context is one."""
+    """The run stops when more than this share of the last 256 rollouts failed; a prompt that does
+    not fit the context counts as a failure."""

@@ -32,7 +32,7 @@ class ServerConfig(Section):
     port: Auto | Port = "auto"
     """Port of the first server; `auto` = a free one."""
     max_model_len: PositiveInt | None = None
-    """Context: most tokens of prompt and completion; null = the model's own."""
+    """Context: most tokens of prompt and completion together; null = the model's own."""
     dtype: Dtype | None = None
     """Type the server computes in; null = `model.dtype`."""
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -50,6 +50,6 @@ class ServerConfig(Section):
     env: Mapping[str, str] = Field(default_factory=dict)
     """Further environment variables of the server."""
     vllm_server_timeout: PositiveFloat = 1800.0
-    """Seconds to wait until the server answers; the longest a turn may take."""
+    """Seconds to wait for the server to answer; also the longest time of a turn."""
     api_key_env: EnvironmentVariable | None = None
     """Name of the environment variable that holds the servers' API key."""

@@ -1,4 +1,4 @@
-"""`trainer`: the optimizer steps and the processes that take them."""
+"""`trainer`: the optimizer steps, and the processes that run them."""
 
 from typing import Annotated, Literal
 
@@ -45,14 +45,14 @@ class TrainerConfig(Section):
     adam_beta2: Beta = 0.999
     """Decay of the mean of squared gradients."""
     adam_epsilon: PositiveFloat = 1e-8
-    """Keeps the division by the root of the second mean finite."""
+    """Added to the root of the mean of squared gradients, which divides."""
     max_grad_norm: PositiveFloat = 1.0
     """Gradients are scaled down to this norm."""
     gradient_accumulation_steps: PositiveInt = 1
     """Micro-batches per optimizer step."""
     token_budget: PositiveInt | None = None
-    """Most forwarded tokens in a row, and so the batch: a step takes what its rows hold. null =
-    `server.max_model_len`, which is a few samples."""
+    """Batch size in tokens: most forwarded tokens in a row; a prompt counts once for all its
+    rollouts in the row. null = `server.max_model_len`, which is a few samples."""
     max_steps: Annotated[int, Field(ge=-1)] = -1
     """Steps after which the run ends; -1 = by `num_train_epochs`."""
     num_train_epochs: PositiveFloat = 3.0
@@ -66,7 +66,7 @@ class TrainerConfig(Section):
     nnodes: PositiveInt = 1
     """Machines that train together."""
     rdzv_endpoint: str | None = None
-    """host:port where the machines meet."""
+    """host:port of the rendezvous of several machines."""
     sharding: Auto | Literal["none", "fsdp2"] = "auto"
     """`fsdp2` shards parameters over the processes; `auto` = with several processes."""
     devices: Devices | None = None

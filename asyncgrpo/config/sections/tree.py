@@ -1,4 +1,4 @@
-"""The whole configuration: one frozen tree, with the sections too short for a file of their own.
+"""The whole configuration, one frozen tree; short sections stand here too.
 
 Config ── model data rollout server router trainer loss sync checkpoint tracking eval run
 """
@@ -32,11 +32,11 @@ class RouterConfig(Section):
     enabled: Auto | bool = "auto"
     """`auto` = with several replicas, or where requests need another key."""
     policy: Literal["cost", "prefix_affinity", "least_loaded", "round_robin"] = "cost"
-    """How a replica is chosen for a request."""
+    """The rule that chooses a replica for a request."""
     imbalance_limit: PositiveInt = 8
-    """Requests in flight by which a replica that holds the prompt may lead the idlest."""
+    """Most requests in flight that a replica with the prompt may have above the idlest one."""
     load_weight_tokens: PositiveInt = 40
-    """Prompt tokens that one request more in flight weighs as much as."""
+    """Prompt tokens that count as much as one more request in flight."""
     block_size: Auto | PositiveInt = "auto"
     """Tokens per KV block; `auto` = the server's."""
     host: str = "127.0.0.1"
@@ -50,16 +50,16 @@ class RouterConfig(Section):
 
 
 class SyncConfig(Section):
-    """Weight sync and its proof."""
+    """The sync of weights, and its attestation."""
 
     backend: Auto | Literal["adapter", "folder", "nccl"] = "auto"
     """`adapter` = LoRA files under versioned names; `folder` = whole weights through files."""
     weight_sync_steps: PositiveInt = 1
     """Optimizer steps between two syncs."""
     attest: bool = True
-    """After each sync, compare the server's logprobs of a probe with the trainer's."""
+    """After each sync, compare the server's logprobs of a test prompt with the trainer's."""
     attest_tolerance: PositiveFloat | None = None
-    """Largest mean difference of those logprobs; null = by dtype."""
+    """Largest mean difference of those logprobs; above it the run stops; null = by dtype."""
     keep_versions: PositiveInt | None = None
     """Published versions kept; null = `rollout.max_staleness` + 1."""
     path: str | None = None
@@ -130,14 +130,14 @@ class RunConfig(Section):
 
 
 class Config(Section):
-    """A recipe, checked; with every value filled in once derived."""
+    """A checked recipe; `derive` fills in its open values."""
 
     model: ModelConfig
     """The policy that is trained."""
     data: DataConfig = DataConfig()
-    """Where prompts come from."""
+    """The prompts."""
     rollout: RolloutConfig = RolloutConfig()
-    """How rollouts are generated and scored."""
+    """Generation and scoring of rollouts."""
     server: ServerConfig = ServerConfig()
     """The vLLM servers."""
     router: RouterConfig = RouterConfig()
@@ -147,9 +147,9 @@ class Config(Section):
     loss: LossConfig = LossConfig()
     """The loss."""
     sync: SyncConfig = SyncConfig()
-    """How new weights reach the servers."""
+    """The sync of new weights to the servers."""
     checkpoint: CheckpointConfig = CheckpointConfig()
-    """What is saved, and how often."""
+    """Checkpoints."""
     tracking: TrackingConfig = TrackingConfig()
     """Log windows and trackers."""
     eval: EvalConfig = EvalConfig()

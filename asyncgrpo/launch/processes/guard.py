@@ -4,10 +4,10 @@
                     |
                     closes when the launcher ends, however it ends
 
-The guard leads a process group and becomes the parent of processes that its descendants leave. It ends the
-program when it gets SIGTERM or when the pipe closes: SIGTERM to the program, after a grace
-SIGKILL to every descendant; SIGQUIT ends the grace. Then it ends the way the program ended.
-Should the guard itself be killed, the kernel terminates the program.
+The guard leads a process group and becomes the parent of processes that its descendants leave. It
+ends the program when it gets SIGTERM or when the pipe closes: SIGTERM to the program, after a grace
+SIGKILL to every descendant; SIGQUIT ends the grace. Then the guard ends with the same exit code or
+signal. If the guard itself is killed, the kernel terminates the program.
 
 Run as a file, with the standard library alone: `python guard.py STOP_GRACE_S PROGRAM [ARG ...]`.
 Descendants are found and adopted on Linux only; elsewhere the launcher signals the process group.

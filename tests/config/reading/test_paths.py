@@ -1,4 +1,4 @@
-"""Where a path of a recipe leads."""
+"""The files that paths of a recipe lead to."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a later version brings is refused by name; what it would default to is not."""
+"""Values of a later version are refused by name; defaults are not."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Each rule across keys: the override that breaks it, the key it blames, and a way out."""
+"""Each rule across keys: an override that breaks it, the blamed key, the remedy."""
 
 from pathlib import Path
 

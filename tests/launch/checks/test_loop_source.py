@@ -1,4 +1,4 @@
-"""A loop that cannot be one is told before anything starts; its module does not run."""
+"""A wrong loop is reported before anything starts; its module does not run."""
 
 from pathlib import Path
 

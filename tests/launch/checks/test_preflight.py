@@ -1,4 +1,4 @@
-"""What is found before anything starts, without importing what is checked."""
+"""Problems found before anything starts, without importing the checked code."""
 
 import json
 import socket

@@ -1,4 +1,4 @@
-"""The prompts are looked at before a server starts; what is left to the worker is not judged."""
+"""Wrong prompts are reported before a server starts."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Rewards that would find a column missing are told before anything starts; none of them runs."""
+"""Rewards without their columns are reported before anything starts; none runs."""
 
 from pathlib import Path
 

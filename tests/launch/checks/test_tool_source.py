@@ -1,4 +1,4 @@
-"""Tools that no model can be told of are told before anything starts; none of them runs."""
+"""Tools that cannot be described are reported before anything starts; none runs."""
 
 from pathlib import Path
 
