@@ -68,7 +68,7 @@ SIZES = {
 
 
 def main() -> None:
-    """Make the model and the prompts of one size; exit where the pass rate is missed."""
+    """Make the model and the prompts of one size. Exits if the pass rate is missed."""
     parser = argparse.ArgumentParser(description="Make the demo's base model and prompts.")
     parser.add_argument("--size", choices=sorted(SIZES), default="demo")
     size = SIZES[parser.parse_args().size]

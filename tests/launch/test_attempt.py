@@ -81,7 +81,7 @@ class TinyAttempt:
         self.attempt = Attempt(prepared, self.run, LineView(self.output), plan=plan)
 
     async def train(self, *at: tuple[int | Callable[[], bool], Callable[[], None]]) -> Ending:
-        """Run it; act as soon as a step is in the metrics, or a condition holds."""
+        """Run it; call each `act` at its step, or once its condition holds."""
         async with asyncio.timeout(180):
             training = asyncio.create_task(self.attempt.train())
             for when, act in at:
