@@ -40,7 +40,7 @@ PlanTraining = Callable[[Config, Machine, Path, int | None], Sequence[ProcessSpe
 
 OTHERS_FAIL_S = 1.0  # one failure makes others fail; after this time all have logged theirs
 ASK_AGAIN_S = 2.0  # a request is lost if it comes before the trainer listens
-WORKERS_CLOSE_S = 10.0  # workers told to stop close sooner than this
+WORKERS_CLOSE_S = 10.0  # workers close in less time once asked to stop
 KILLED = "SIGKILL comes from outside: from a person, or from a kernel that runs out of memory"
 TRAINER = "trainer"
 

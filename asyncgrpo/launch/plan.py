@@ -117,7 +117,6 @@ def _trainer(
     needs: tuple[str, ...],
 ) -> ProcessSpec:
     title = _title(config, "trainer")
-    devices = config.trainer.devices
     argv = (
         machine.python,
         "-m",
@@ -126,9 +125,14 @@ def _trainer(
         *("-m", "asyncgrpo.training.trainer", str(run_dir)),
         *(("--checkpoint", str(checkpoint)) if checkpoint is not None else ()),
     )
-    env = {TITLE_VARIABLE: title, "PYTHONUNBUFFERED": "1", **_threads(config, machine)}
-    if devices is not None:
-        env["CUDA_VISIBLE_DEVICES"] = cuda_visible_devices(devices, machine.environ)
+    env = {
+        TITLE_VARIABLE: title,
+        "PYTHONUNBUFFERED": "1",
+        **_threads(config, machine),
+        "CUDA_VISIBLE_DEVICES": cuda_visible_devices(
+            known(config.trainer.devices), machine.environ
+        ),
+    }
     return ProcessSpec("trainer", title, argv, env, needs=needs)
 
 
@@ -143,7 +147,7 @@ def device_kind(config: Config) -> str:
 
 def _threads(config: Config, machine: Machine) -> dict[str, str]:
     """Threads per process where all compute on the CPU: its cores, shared out evenly."""
-    if known(config.server.devices) or config.trainer.devices:
+    if known(config.server.devices) or known(config.trainer.devices):
         return {}
     servers = max(1, len(machine.ports))  # a running server may be on this machine too
     processes = servers + int(known(config.trainer.nproc_per_node))

@@ -68,7 +68,7 @@ def _softcap_problems(config: Config) -> Iterator[str]:
 
 
 def _vocabulary_problems(config: Config) -> Iterator[str]:
-    """More tokens than there are: vLLM's engine dies of such a request."""
+    """Requests for more tokens than the vocabulary has: they end vLLM's engine."""
     size = vocabulary_size(config)
     asked = {
         "rollout.top_k": config.rollout.top_k,

@@ -78,7 +78,7 @@ def _gib(size: int) -> str:
 
 
 def _trainer_problems(config: Config) -> Iterator[str]:
-    devices = config.trainer.devices or ()
+    devices = known(config.trainer.devices)
     yield from _device_problems("trainer.devices", devices)
     processes = int(known(config.trainer.nproc_per_node))
     most = max(cpu_cores(), PROCESSES_ANYWHERE)

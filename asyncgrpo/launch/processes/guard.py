@@ -27,7 +27,7 @@ from types import FrameType
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
-ORPHAN_GRACE_S = 8.0  # the launcher is gone; all must have ended 15 s later
+ORPHAN_GRACE_S = 8.0  # after the end of the launcher; all must have ended 15 s later
 LEFTOVER_GRACE_S = 2.0  # for processes that the program left when it ended
 
 

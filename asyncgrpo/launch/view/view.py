@@ -21,7 +21,7 @@ class View(Protocol):
         ...
 
     def waiting(self, name: str, seconds: float, doing: str) -> None:
-        """`name` is not ready after `seconds`; `doing` is what its log says last."""
+        """Show that `name` is not ready after `seconds`; `doing` is its last log message."""
         ...
 
     def show(self, progress: RunProgress) -> None:
