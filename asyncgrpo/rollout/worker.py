@@ -38,8 +38,8 @@ from asyncgrpo.rollout.hooks.threads import in_daemon_thread
 from asyncgrpo.rollout.inputs import Inputs
 from asyncgrpo.rollout.worker_loops import Link, WorkerLoops, count_retry
 from asyncgrpo.server.capabilities import choose_endpoint
-from asyncgrpo.server.client import ServerClient
-from asyncgrpo.server.failures import is_transient
+from asyncgrpo.server.client import ServerClient, configured_client
+from asyncgrpo.server.retries import is_transient
 from asyncgrpo.server.sampling import sampling_params
 
 log = logging.getLogger(__name__)
@@ -149,12 +149,8 @@ async def _until_terminated(work_to_do: Any) -> None:
 
 
 def _client(config: Config, recorder: Recorder) -> ServerClient:
-    key_name = config.server.api_key_env
-    return ServerClient(
-        known(config.server.urls)[0],
-        api_key=os.environ.get(key_name) if key_name else None,
-        timeout_s=config.server.vllm_server_timeout,  # a long turn takes as long as it takes
-        on_retry=lambda _: count_retry(recorder),
+    return configured_client(
+        config, known(config.server.urls)[0], on_retry=lambda _: count_retry(recorder)
     )
 
 

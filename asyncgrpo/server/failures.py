@@ -1,10 +1,7 @@
-"""How a server can fail, and which failures are worth another try.
+"""The failures of a server, each with its remedy; retries.py says which are tried again.
 
-    status, body  --failure-->  EngineDeadError | UnknownModelError | StatusError
-    exception     --is_transient-->  try again?
-
-Generation is idempotent (each request has its own seed), so whatever may pass is tried again:
-connection errors, timeouts, 429 and 5xx. Another 4xx is our mistake and stays one.
+status, body  --failure-->      EngineDeadError | UnknownModelError | ... | StatusError
+exception     --unreachable-->  UnreachableError | LateAnswerError
 """
 
 from http import HTTPStatus
@@ -56,6 +53,10 @@ class UnreachableError(ServerError):
     """No answer: refused, disconnected, timed out."""
 
 
+class LateAnswerError(UnreachableError):
+    """No answer in time; the server may still be at work."""
+
+
 class EngineDeadError(ServerError):
     """The HTTP side answers, but its engine process is gone; only a restart helps."""
 
@@ -77,7 +78,7 @@ class TooManyLogprobsError(StatusError):
 
 
 class RouteMissingError(StatusError):
-    """The server has no such endpoint: a flag or variable was not set when it started."""
+    """No such endpoint: a flag or variable was not set when the server started."""
 
 
 def failure(url: str, path: str, status: int, body: bytes) -> ServerError:
@@ -100,25 +101,17 @@ def failure(url: str, path: str, status: int, body: bytes) -> ServerError:
     return StatusError(text, status)
 
 
-def is_transient(error: BaseException) -> bool:
-    """Whether the same request may succeed a little later."""
-    if isinstance(error, StatusError):
-        too_many = error.status == HTTPStatus.TOO_MANY_REQUESTS
-        return too_many or error.status >= HTTPStatus.INTERNAL_SERVER_ERROR
-    return isinstance(error, UnreachableError)
-
-
-def unreachable(url: str, path: str, error: Exception, timeout_s: float) -> ServerError:
+def unreachable(url: str, path: str, error: Exception, timeout_s: float) -> UnreachableError:
     """The error for a request that got no answer."""
     if isinstance(error, (httpx.ReadTimeout, TimeoutError)):
-        return UnreachableError(f"{url}{path} did not answer within {timeout_s:g} s")
+        return LateAnswerError(f"{url}{path} did not answer within {timeout_s:g} s")
     reason = str(error) or type(error).__name__
     remedy = next((r for mark, r in _REMEDY_OF_REASON if mark in reason), "is the server running?")
     return UnreachableError(f"{url}{path} did not answer ({reason}); {remedy}")
 
 
 def is_engine_dead(message: str) -> bool:
-    """Whether an error message of vLLM's says that its engine process is gone."""
+    """True for an error message of vLLM's that reports its engine process gone."""
     return any(mark in message for mark in _ENGINE_DEAD_MARKS)
 
 
@@ -131,7 +124,7 @@ class _ErrorBody(msgspec.Struct, frozen=True):
 
 
 def error_message(body: bytes) -> str:
-    """What vLLM's error body says; empty for a body that is none of vLLM's."""
+    """The message of vLLM's error body; empty for a body that is none of vLLM's."""
     try:
         error = msgspec.json.decode(body, type=_ErrorBody).error
     except msgspec.MsgspecError:

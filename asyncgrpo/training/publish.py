@@ -6,7 +6,6 @@ Taking the snapshot gathers shards, so every rank takes part; from there on trai
 rank 0's publisher writes, loads and attests.
 """
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -18,7 +17,7 @@ from peft import PeftModel
 
 from asyncgrpo.config import Config, known
 from asyncgrpo.metrics.values import Aggregates
-from asyncgrpo.server.client import ServerClient
+from asyncgrpo.server.client import configured_client
 from asyncgrpo.sync.adapter import AdapterBackend
 from asyncgrpo.sync.attest import NUM_PROBE_TOKENS, Attestor, probe_tokens, tolerance_for
 from asyncgrpo.sync.backend import Server, SyncBackend
@@ -70,9 +69,7 @@ def _backend(config: Config, policy: Policy) -> SyncBackend:
 
 
 def _connect(config: Config) -> Sequence[Server]:
-    variable = config.server.api_key_env
-    key = None if variable is None else os.environ.get(variable)
-    return [ServerClient(url, api_key=key) for url in known(config.server.urls)]
+    return [configured_client(config, url) for url in known(config.server.urls)]
 
 
 def snapshot(config: Config, policy: Policy, probe_ids: Int32[np.ndarray, "n"] | None) -> Snapshot:

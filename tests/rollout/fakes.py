@@ -31,7 +31,8 @@ from asyncgrpo.rollout.data.prompts import load_prompts
 from asyncgrpo.rollout.inputs import Inputs
 from asyncgrpo.rollout.worker import first_user_error, work
 from asyncgrpo.rollout.worker_loops import count_retry
-from asyncgrpo.server.client import Retries, ServerClient
+from asyncgrpo.server.client import ServerClient
+from asyncgrpo.server.retries import Retries
 
 EOS = 2
 TEMPLATE = (

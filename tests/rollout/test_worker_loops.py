@@ -22,7 +22,7 @@ from asyncgrpo.channel.messages import (
 from asyncgrpo.errors import ConfigError, HookError, RunError
 from asyncgrpo.rollout.data.prompts import load_prompts
 from asyncgrpo.rollout.inputs import Inputs
-from asyncgrpo.rollout.sampling import sampler
+from asyncgrpo.server import retries
 from tests.fake_vllm import FakeServer, FakeState
 from tests.rollout.fakes import (
     FakeTrainer,
@@ -337,7 +337,7 @@ async def test_generation_that_always_fails_ends_the_run_with_the_reason(server,
 
 
 async def test_a_dead_engine_is_waited_for(server, data_path, monkeypatch):
-    monkeypatch.setattr(sampler, "FIRST_WAIT_S", 0.05)
+    monkeypatch.setattr(retries, "OUTAGE_FIRST_WAIT_S", 0.05)
 
     def die(message):
         if isinstance(message, GroupReady) and len(trainer.groups) == 1:
@@ -358,7 +358,7 @@ async def test_a_dead_engine_is_waited_for(server, data_path, monkeypatch):
 
 
 async def test_an_engine_that_stays_dead_ends_the_run(server, data_path, monkeypatch):
-    monkeypatch.setattr(sampler, "FIRST_WAIT_S", 0.05)
+    monkeypatch.setattr(retries, "OUTAGE_FIRST_WAIT_S", 0.05)
 
     def die(message):
         server.state.dead = isinstance(message, Heartbeat) or server.state.dead

@@ -8,7 +8,8 @@ import pytest
 
 from asyncgrpo.config import Config, Facts, load_recipe, resolve
 from asyncgrpo.records import SamplingParams, TurnRequest
-from asyncgrpo.server.client import Retries, ServerClient
+from asyncgrpo.server.client import ServerClient
+from asyncgrpo.server.retries import Retries
 from tests.fake_vllm import FakeServer
 
 RECIPE = """

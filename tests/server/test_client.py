@@ -1,20 +1,21 @@
-"""The client against the fake: what is tried again, what is not, and what the messages say."""
+"""The client against the fake over HTTP: turns, messages, adapters, weights, readiness."""
 
 import asyncio
+import re
 import shutil
 import ssl
 import subprocess
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import asyncgrpo
 from asyncgrpo.errors import ServerError
 from asyncgrpo.launch.machine import free_port
 from asyncgrpo.records import FinishReason, VersionSpan
 from asyncgrpo.server.api import Endpoint
-from asyncgrpo.server.client import Retries, ServerClient
+from asyncgrpo.server.client import ServerClient, configured_client
 from asyncgrpo.server.failures import (
     EngineDeadError,
     RouteMissingError,
@@ -22,6 +23,7 @@ from asyncgrpo.server.failures import (
     UnknownModelError,
     UnreachableError,
 )
+from asyncgrpo.server.retries import Retries
 from tests.fake_vllm import FakeServer, FakeState, expected_logprobs
 from tests.server.conftest import AT_ONCE
 
@@ -80,44 +82,6 @@ async def test_what_may_pass_is_tried_again_and_counted(fake, make_request, trou
     assert all(Endpoint.PACKED.value in str(error) for error in seen)
 
 
-async def test_trying_again_ends(fake, make_request):
-    fake.state.fail_next = [503] * 100
-    seen: list[ServerError] = []
-    async with ServerClient(fake.url, retries=AT_ONCE, on_retry=seen.append) as client:
-        with pytest.raises(StatusError, match="answered 503"):
-            await client.generate(make_request())
-    assert len(seen) == AT_ONCE.attempts - 1
-    assert len(fake.state.fail_next) == 100 - AT_ONCE.attempts
-
-
-async def test_waits_double(fake, make_request):
-    fake.state.fail_next = [503] * 3
-    times = [time.monotonic()]
-    retries = Retries(attempts=4, first_s=0.1, longest_s=10)
-    async with ServerClient(
-        fake.url, retries=retries, on_retry=lambda _: times.append(time.monotonic())
-    ) as client:
-        await client.generate(make_request())
-    times.append(time.monotonic())
-    waits = np.diff(times[1:])
-    assert (waits >= [0.1, 0.2, 0.4]).all()
-
-
-async def test_requests_that_failed_together_do_not_come_back_together(fake, make_request):
-    fake.state.fail_next = [503] * 40
-    # Two tries, and more for a request that meets the failure of one that is sent late.
-    retries = Retries(attempts=10, first_s=0.1, longest_s=10)
-    async with ServerClient(fake.url, retries=retries) as client:
-
-        async def seconds(seed: int) -> float:
-            start = time.monotonic()
-            await client.generate(make_request(seed=seed))
-            return time.monotonic() - start
-
-        taken = await asyncio.gather(*(seconds(seed) for seed in range(40)))
-    assert max(taken) - min(taken) > 0.25
-
-
 async def test_a_server_that_comes_back_is_found_again(make_request):
     port = free_port("127.0.0.1")
     seen: list[ServerError] = []
@@ -130,21 +94,6 @@ async def test_a_server_that_comes_back_is_found_again(make_request):
         with FakeServer(port=port):
             assert (await waiting).output_ids.size
     assert all(isinstance(error, UnreachableError) for error in seen)
-
-
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 422])
-async def test_another_4xx_is_never_tried_again(fake, client, make_request, status):
-    fake.state.fail_next = [status, 500]
-    with pytest.raises(StatusError, match=f"answered {status}: scripted failure"):
-        await client.generate(make_request())
-    assert fake.state.fail_next == [500]
-
-
-async def test_an_unreadable_answer_is_not_asked_for_again(fake, client, make_request):
-    fake.state.garbage_next = 2
-    with pytest.raises(ServerError, match="something unreadable"):
-        await client.generate(make_request())
-    assert fake.state.garbage_next == 1
 
 
 async def test_wrong_lengths_are_refused(fake, client, make_request):
@@ -160,16 +109,6 @@ async def test_a_dead_engine_ends_the_tries(fake, client, make_request):
     assert not await client.health()
     with pytest.raises(EngineDeadError):
         await client.pause()
-
-
-async def test_a_5xx_of_an_engine_that_is_no_longer_healthy_ends_the_tries(
-    fake, client, make_request
-):
-    fake.state.fail_next = [500] * 10
-    fake.state.ready_after = 10  # /health answers 503, and generation something vague
-    with pytest.raises(EngineDeadError, match="/health answers 503"):
-        await client.generate(make_request())
-    assert len(fake.state.fail_next) == 9
 
 
 async def test_an_unknown_policy_is_told_from_a_missing_route(fake, client, make_request):
@@ -241,7 +180,7 @@ async def test_an_adapter_not_seen_yet_is_asked_for_again(fake, client, tmp_path
 
 
 async def test_an_adapter_never_seen_is_an_error(client, tmp_path, monkeypatch):
-    monkeypatch.setattr("asyncgrpo.server.client.ADAPTER_SEEN_WITHIN_S", 0.0)
+    monkeypatch.setattr("asyncgrpo.server.client_adapters.ADAPTER_SEEN_WITHIN_S", 0.0)
     with pytest.raises(StatusError, match="No adapter found for"):
         await client.load_adapter("policy-v000003", str(tmp_path / "nowhere"))
 
@@ -355,3 +294,32 @@ async def test_load_and_info_are_read(client):
     assert (load.kv_tokens, load.block_size) == (65536, 16)
     assert (info.max_loras, info.max_lora_rank, info.weight_transfer_backend) == (6, 16, "folder")
     assert (info.dtype, info.logprobs_mode) == ("float32", "processed_logprobs")
+
+
+async def test_a_configured_client_has_the_key_and_the_timeout(
+    make_config, make_request, monkeypatch
+):
+    monkeypatch.setenv("KEY_OF_TEST", "s3cret")
+    config = make_config("server.api_key_env=KEY_OF_TEST", "server.vllm_server_timeout=0.3")
+    with FakeServer(FakeState(api_key="s3cret", latency_s=30)) as fake:
+        async with configured_client(config, fake.url) as client:
+            assert (await client.models())[0].name == "fake"
+            with pytest.raises(UnreachableError, match=r"did not answer within 0\.3 s"):
+                await client.generate(make_request())
+
+
+def test_every_process_makes_its_clients_from_the_configuration():
+    """The launcher, the trainer and the worker: none passes a key or a timeout by itself."""
+    calls = re.compile(r"\b(ServerClient|configured_client)\(")
+    package = Path(asyncgrpo.__file__).parent
+    makers = {
+        str(path.relative_to(package)): set(calls.findall(path.read_text()))
+        for path in package.rglob("*.py")
+        if calls.search(path.read_text())
+    }
+    assert makers.pop("server/client.py")
+    assert makers == {
+        "launch/processes/readiness.py": {"configured_client"},
+        "rollout/worker.py": {"configured_client"},
+        "training/publish.py": {"configured_client"},
+    }

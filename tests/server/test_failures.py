@@ -11,7 +11,6 @@ from asyncgrpo.server.failures import (
     TooManyLogprobsError,
     UnknownModelError,
     failure,
-    is_transient,
     unreachable,
 )
 
@@ -124,21 +123,6 @@ def test_an_answer_that_is_not_vllms_is_shown_in_part():
     error = failure(URL, "/v1/models", 502, b"<html>" + b"x" * 10_000)
     assert "answered 502: <html>xxx" in str(error)
     assert len(str(error)) < 500
-
-
-@pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
-def test_429_and_5xx_may_pass(status):
-    assert is_transient(failure(URL, "/v1/completions", status, vllm_error("busy", status)))
-
-
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 413, 422])
-def test_any_other_4xx_does_not(status):
-    assert not is_transient(failure(URL, "/v1/completions", status, vllm_error("no", status)))
-
-
-def test_a_dead_engine_does_not_pass():
-    body = vllm_error("EngineCore encountered an issue.", 500)
-    assert not is_transient(failure(URL, "/v1/completions", 500, body))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ A server that answers /health may still die of its first request, so a real one 
 """
 
 import asyncio
-import os
 from collections.abc import Callable
 
 from asyncgrpo.config import Config
@@ -14,16 +13,10 @@ from asyncgrpo.errors import ServerError
 from asyncgrpo.launch.processes import logs
 from asyncgrpo.launch.processes.process import Process
 from asyncgrpo.server.capabilities import Capabilities, check, probe
-from asyncgrpo.server.client import ServerClient
+from asyncgrpo.server.client import configured_client
 
 OnWait = Callable[[str, float, str], None]  # name, seconds waited, what it is doing
 OnWarning = Callable[[str], None]
-
-
-def api_key(config: Config) -> str | None:
-    """The servers' key, from the environment variable that the configuration names."""
-    name = config.server.api_key_env
-    return os.environ.get(name) if name else None
 
 
 async def wait_for_servers(
@@ -50,7 +43,7 @@ async def _wait_for_one(
             name, seconds, logs.progress(logs.tail(process.log)) if process else "no answer yet"
         )
 
-    async with ServerClient(url, api_key=api_key(config)) as client:
+    async with configured_client(config, url) as client:
         await client.wait_ready(config.server.vllm_server_timeout, tell)
         return await probe(client, config)
 
@@ -62,9 +55,9 @@ def require(found: tuple[Capabilities, ...], config: Config, on_warning: OnWarni
     """
     errors: list[str] = []
     for capabilities in found:
-        verdict = check(capabilities, config)
-        errors += verdict.errors
-        for warning in verdict.warnings:
+        findings = check(capabilities, config)
+        errors += findings.errors
+        for warning in findings.warnings:
             on_warning(warning)
     if errors:
         raise ServerError("\n".join(errors))

@@ -11,7 +11,6 @@ the run ends. A request that gets no answer in that time, while others do, costs
 """
 
 import asyncio
-import random
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -20,16 +19,16 @@ import numpy as np
 from jaxtyping import Int32
 
 from asyncgrpo.config import Config, known
-from asyncgrpo.errors import RunError, ServerError
+from asyncgrpo.errors import ServerError
 from asyncgrpo.records import FinishReason, Turn, TurnRequest
 from asyncgrpo.rollout.group import TokenIds, TurnRecord, turn_record
 from asyncgrpo.rollout.sampling.context import RolloutContext, current_rollout
 from asyncgrpo.rollout.sampling.policy import CurrentPolicy, PolicyName
 from asyncgrpo.rollout.sampling.seeds import request_seed
-from asyncgrpo.server.failures import EngineDeadError, UnknownModelError, UnreachableError
+from asyncgrpo.server.failures import UnknownModelError
+from asyncgrpo.server.retries import OUTAGE, check_patience, outage_waits
 from asyncgrpo.server.sampling import sampling_params
 
-FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 15.0
 NEXT_POLICY_TIMEOUT_S = 30.0  # a sync under way publishes its name within this
 
 
@@ -136,35 +135,27 @@ class Sampler:
         return policy
 
     async def _outlast_outage(self, request: TurnRequest) -> Turn:
-        """Asks until a server answers."""
-        started, wait_s = time.monotonic(), FIRST_WAIT_S
+        """Asks until a server answers: the outer loop of `server.retries`."""
+        asked_at, waits = time.monotonic(), outage_waits()
         while True:
             try:
                 turn = await self._client.generate(request)
-            except (EngineDeadError, UnreachableError) as error:
-                self._check_patience(error, started)
+            except OUTAGE as error:
+                check_patience(
+                    error,
+                    now=time.monotonic(),
+                    asked_at=asked_at,
+                    answered_at=self._answered_at,
+                    patience_s=self._server_timeout_s,
+                )
                 self._on_retry()
-                await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))
-                wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+                await asyncio.sleep(next(waits))
             except ServerError:
                 self._answered_at = time.monotonic()  # if not as it should
                 raise
             else:
                 self._answered_at = time.monotonic()
                 return turn
-
-    def _check_patience(self, error: ServerError, started: float) -> None:
-        now, patience_s = time.monotonic(), self._server_timeout_s
-        if now - max(started, self._answered_at) > patience_s:
-            raise RunError(
-                f"no server answered for {patience_s:.0f} s (server.vllm_server_timeout); "
-                f"last: {error}"
-            ) from error
-        if now - started > patience_s:
-            raise ServerError(
-                f"a request got no answer for {patience_s:.0f} s (server.vllm_server_timeout) "
-                f"while others did; lower rollout.max_completion_length, or raise it: {error}"
-            ) from error
 
     def _record(self, prompt: Int32[np.ndarray, "P"], turn: Turn) -> TurnRecord:
         if turn.finish_reason is FinishReason.ABORT:

@@ -14,6 +14,7 @@ from asyncgrpo.rollout.sampling import sampler as module
 from asyncgrpo.rollout.sampling.context import RolloutContext, enter_rollout
 from asyncgrpo.rollout.sampling.policy import CurrentPolicy, PolicyName
 from asyncgrpo.rollout.sampling.sampler import Sampler
+from asyncgrpo.server import retries
 from asyncgrpo.server.failures import UnknownModelError, UnreachableError
 from tests.rollout.fakes import config, tokenizer
 
@@ -59,8 +60,8 @@ def rollout():
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch):
-    monkeypatch.setattr(module, "FIRST_WAIT_S", 0.001)
-    monkeypatch.setattr(module, "LONGEST_WAIT_S", 0.001)
+    monkeypatch.setattr(retries, "OUTAGE_FIRST_WAIT_S", 0.001)
+    monkeypatch.setattr(retries, "OUTAGE_LONGEST_WAIT_S", 0.001)
 
 
 async def until(condition):
