@@ -1,4 +1,4 @@
-"""What a server says about itself, as typed records of the fields we need.
+"""A server's answers about itself, as typed records of the fields we need.
 
 GET /v1/models    --served_models-->  ServedModel ...
 GET /server_info  --server_info-->    ServerInfo
@@ -14,7 +14,7 @@ from asyncgrpo.errors import ServerError
 
 
 class Endpoint(StrEnum):
-    """Where a turn is generated, by URL path; in order of preference."""
+    """The endpoints that generate turns, by URL path; in order of preference."""
 
     PACKED = "/asyncgrpo/generate"
     GENERATE = "/inference/v1/generate"
@@ -31,7 +31,7 @@ class ServedModel(msgspec.Struct, frozen=True):
 
 
 class ServerInfo(msgspec.Struct, frozen=True):
-    """How the server was started."""
+    """The configuration that a server was started with."""
 
     model: str
     dtype: str  # float32, bfloat16, ...

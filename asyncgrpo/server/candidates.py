@@ -1,4 +1,6 @@
-"""What a turn's tokens were drawn from under top_k, top_p and min_p, and how that gets known.
+"""Candidate sets: the tokens that each was drawn from under top_k, top_p and min_p.
+
+A `CandidateSource` tells them:
 
     MASK   the server lists the sets itself          vLLM >= 0.28 with --return-sampling-mask
     TOP    the finite ones of the top `top_k` processed logprobs: the server masks every other
@@ -23,7 +25,7 @@ from asyncgrpo.records import SamplingParams
 
 
 class CandidateSource(StrEnum):
-    """Where candidate sets come from; in order of preference."""
+    """The sources of candidate sets; in order of preference."""
 
     MASK = "mask"
     TOP = "top"
@@ -38,7 +40,7 @@ class Candidates(NamedTuple):
 
 
 def is_truncated(sampling: SamplingParams) -> bool:
-    """Whether tokens are drawn from less than the full vocabulary."""
+    """True where tokens are drawn from less than the full vocabulary."""
     return sampling.top_k > 0 or sampling.top_p < 1 or sampling.min_p > 0
 
 
@@ -52,7 +54,7 @@ def num_reported(sampling: SamplingParams, source: CandidateSource) -> int:
 def from_columns(
     ids_OC: Int32[np.ndarray, "O C"], logprobs_OC: Float32[np.ndarray, "O C"], top_k: int
 ) -> Candidates:
-    """The sets that the top `top_k` columns tell; the sampled token is always in its own."""
+    """The sets that the top `top_k` columns tell, each with its sampled token."""
     kept_OC = np.isfinite(logprobs_OC[:, : top_k + 1])
     # Tokens that tie for the last place are all drawn from, but only `top_k` are reported.
     kept_OC[:, 0] = ~(kept_OC[:, 1:] & (ids_OC[:, 1 : top_k + 1] == ids_OC[:, :1])).any(1)

@@ -1,4 +1,4 @@
-"""What a running server can do, and whether that is what the run needs.
+"""The capabilities of a running server, compared with what the run needs.
 
     ServerClient  --probe-->  Capabilities  --check-->  StartFindings(errors, warnings)
 
@@ -39,7 +39,7 @@ _ENDPOINT_MISSING = (403, 404, 405, 501)
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What `probe` found out about one server."""
+    """The findings of `probe` about one server."""
 
     base_url: str
     endpoint: Endpoint  # the best that answered
@@ -57,7 +57,7 @@ class Capabilities:
 
 
 class StartFindings(NamedTuple):
-    """What keeps the run from starting, and what its user should know."""
+    """Errors keep the run from starting; warnings are for its user to know."""
 
     errors: tuple[str, ...]
     warnings: tuple[str, ...]
@@ -67,7 +67,9 @@ class StartFindings(NamedTuple):
 
 
 async def probe(client: ServerClient, config: Config) -> Capabilities:
-    """Ask one healthy server what it can do; from here on `client` uses its best endpoint.
+    """Ask one healthy server what it can do.
+
+    From here on `client` uses its best endpoint.
 
     Raises:
         ServerError: no endpoint generates, or the engine died of the attempt.
@@ -86,7 +88,7 @@ async def probe(client: ServerClient, config: Config) -> Capabilities:
 
 
 async def _release(client: ServerClient) -> None:
-    """Let a server go that is still paused: a trainer was killed while it published.
+    """Resume a server that a trainer left paused, killed while it published.
 
     Paused with `keep` a server is healthy, takes requests, and never answers one.
     """
@@ -132,7 +134,7 @@ async def choose_endpoint(client: ServerClient, policy: str, sampling: SamplingP
 async def _candidate_source(
     client: ServerClient, request: TurnRequest, turn: Turn
 ) -> CandidateSource:
-    """The best source of candidate sets, given the answer to a request that asked for none."""
+    """The best source of candidate sets; `turn` answers a request without one."""
     if not is_truncated(request.sampling):
         return CandidateSource.NONE
     if turn.candidate_ids is not None:
@@ -147,7 +149,7 @@ async def _candidate_source(
 
 
 def _policy(config: Config, models: tuple[ServedModel, ...]) -> str:
-    """A name that the server answers to, even if it is not the one the run asks for."""
+    """A name that the server serves: the one the run asks for, or else another."""
     names = [model.name for model in models if model.parent is None]
     wanted = config.model.name_or_path
     return wanted if wanted in names or not names else names[0]
@@ -177,7 +179,7 @@ async def _has_lora_routes(client: ServerClient) -> bool:
     return True
 
 
-# Judging
+# Comparing
 
 
 def check(found: Capabilities, config: Config) -> StartFindings:

@@ -48,7 +48,7 @@ class _Listed(tuple[str, ...]):
 
 @dataclass(frozen=True)
 class ProcessCommand:
-    """What to execute, and the variables to set on top of the environment it inherits."""
+    """A program to execute, and variables on top of the environment it inherits."""
 
     argv: tuple[str, ...]
     env: dict[str, str]
@@ -158,7 +158,7 @@ def _sync_flags(config: Config) -> dict[str, Any]:
 
 
 def _mask_flags(config: Config) -> dict[str, Any]:
-    """Have the server list what each token was drawn from, where logprobs would be a burden.
+    """Flags that make the server list candidate sets, where logprobs would be a burden.
 
     It needs model runner V2, so no CPU. Up to vLLM's own limit on logprobs the top ones tell the
     same set, and of any server.
@@ -189,7 +189,7 @@ def _cpu_sequences(config: Config) -> int:
 
 
 def _in_one_process(config: Config) -> bool:
-    """Whether the engine computes in its own process.
+    """True where the engine computes in its own process.
 
     A worker process beside it waits for work by spinning: measured on two cores, that takes three
     times the CPU per token, from the same cores that train.
@@ -237,7 +237,10 @@ def _cpu_env(config: Config, kv_bytes_per_token: int | None) -> dict[str, str]:
 
 
 def cpu_kv_cache_gib(config: Config, kv_bytes_per_token: int | None) -> int:
-    """KV cache in whole GiB: all sequences at full length where that is little, one at least."""
+    """KV cache in whole GiB.
+
+    All sequences at full length where that is little; one at least.
+    """
     if kv_bytes_per_token is None:
         return CPU_MOST_KV_GIB
     one = known(config.server.max_model_len) * kv_bytes_per_token

@@ -1,4 +1,4 @@
-"""HTTP for turns: a POST over one of many kept connections, at a few percent of a turn's cost.
+"""HTTP for turns: each a POST over one of many kept connections.
 
     path, body  --post-->  idle connection, or a new one  --httptools-->  Answer(status, body)
 
@@ -30,7 +30,7 @@ VANISHED_S = KEEPALIVE_IDLE_S + KEEPALIVE_PROBES * KEEPALIVE_INTERVAL_S
 
 
 class Answer(NamedTuple):
-    """What came back."""
+    """An HTTP answer of any status."""
 
     status: int
     body: bytes
@@ -150,7 +150,7 @@ class _Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    # What asyncio calls
+    # Called by asyncio
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
@@ -178,7 +178,7 @@ class _Connection(asyncio.Protocol):
             self.on_message_complete()
         self._fail(exc or ConnectionError("the connection was closed before the answer's end"))
 
-    # What the parser calls
+    # Called by the parser
 
     def on_message_begin(self) -> None:
         self.reusable = self.reusable and self._waiting is not None  # else one too many
@@ -214,7 +214,10 @@ class _Connection(asyncio.Protocol):
 
 
 def _watch_peer(sock: socket.socket | None) -> None:
-    """Have the system notice a peer whose machine vanished: an answer may take half an hour."""
+    """Have the system notice a peer whose machine vanished.
+
+    An answer may take half an hour, so silence alone is no sign of it.
+    """
     if sock is None:
         return
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -227,7 +230,7 @@ def _watch_peer(sock: socket.socket | None) -> None:
 
 
 def _is_address(host: str) -> bool:
-    """Whether a host is the address itself, and no name of several."""
+    """True where a host is the address itself, and no name of several."""
     try:
         ipaddress.ip_address(host)
     except ValueError:

@@ -46,7 +46,7 @@ class FolderInitInfo(WeightTransferInitInfo):
 
 @dataclass
 class FolderUpdateInfo(WeightTransferUpdateInfo):
-    """Which folder to load."""
+    """The folder to load."""
 
     path: str
     version: int | None = None  # refused when the manifest holds another
@@ -109,7 +109,7 @@ def _tensors(files: tuple[Path, ...]) -> Iterator[NamedTensor]:
 
 
 def _drop_partly_loaded(model: torch.nn.Module) -> list[str]:
-    """Forget what was loaded of layers that got only a part, so that they keep their weights.
+    """Drop what was loaded of incomplete layers, so that they keep their weights.
 
     An embedding padded to a round vocabulary always gets less than its size.
     """

@@ -1,4 +1,4 @@
-"""The API key, asked for on every route: an ASGI middleware for vLLM's own API server.
+"""The API key on every route: an ASGI middleware for vLLM's own API server.
 
     --middleware asyncgrpo.server.key_guard.KeyGuard
 
@@ -20,7 +20,7 @@ OPEN_PATHS = frozenset({"/health", "/ping", "/version", "/metrics"})  # they tel
 
 
 class KeyGuard:
-    """Passes on what carries the server's key, and what is open to all."""
+    """Passes on requests that carry the server's key, and those of open paths."""
 
     def __init__(self, app: "ASGIApp") -> None:
         self._app = app
@@ -35,7 +35,7 @@ class KeyGuard:
 
 
 def is_authorized(scope: "Scope") -> bool:
-    """Whether the request carries one of the server's keys, or the server has none."""
+    """True where the request carries one of the server's keys, or it has none."""
     keys = scope["app"].state.args.api_key or [os.environ.get("VLLM_API_KEY")]
     wanted = [f"Bearer {key}".encode() for key in keys if key]
     sent = dict(scope["headers"]).get(b"authorization", b"")

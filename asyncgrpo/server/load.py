@@ -1,4 +1,4 @@
-"""How busy a server is: its `/metrics` text, reduced to one record.
+"""The load of a server: its `/metrics` text, reduced to one record.
 
     Prometheus text  --parse_load-->  ServerLoad
 
@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 
 class ServerLoad(msgspec.Struct, frozen=True):
-    """What admission and the metrics need to know of a server at one moment."""
+    """The load of a server at one moment, for admission and the metrics."""
 
     kv_usage: float  # 0..1, of the fullest engine
     running: int
@@ -90,7 +90,7 @@ def _sum_of(configs: list[dict[str, str]], label: str) -> float | None:
 
 
 def _number(labels: dict[str, str], label: str) -> float | None:
-    """The label as a number; None for one that is missing, empty, "None" or not a number."""
+    """The label as a number; None where it is missing or no number."""
     try:
         return float(labels[label])
     except (KeyError, ValueError):

@@ -1,11 +1,11 @@
-"""How every turn of a run is drawn: `rollout` and `loss` of the recipe, as a request says it."""
+"""The sampling parameters of a run: `rollout` and `loss` of the recipe, for a request."""
 
 from asyncgrpo.config import Config
 from asyncgrpo.records import SamplingParams
 
 
 def sampling_params(config: Config) -> SamplingParams:
-    """How every turn of the run is drawn."""
+    """The sampling parameters of every turn of the run."""
     rollout = config.rollout
     return SamplingParams(
         temperature=rollout.temperature,

@@ -34,7 +34,7 @@ class WireSpan(msgspec.Struct, frozen=True):
 
 
 class Asked(NamedTuple):
-    """What an answer is read against."""
+    """The request that an answer is checked against."""
 
     path: str
     sampling: SamplingParams

@@ -1,4 +1,4 @@
-"""What vLLM finds through the entry point `vllm.general_plugins`, in each of its processes.
+"""The plugin that vLLM loads in each of its processes (`vllm.general_plugins`).
 
     --weight-transfer-config '{"backend": "folder"}'  ->  folder_engine.FolderWeightTransferEngine
 

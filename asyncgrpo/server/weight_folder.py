@@ -1,4 +1,4 @@
-"""A folder of weights that proves itself: safetensors files and a manifest written last.
+"""A folder of weights with checksums: safetensors files, and a manifest written last.
 
     policy-v000012/
       model.safetensors           or model-00001-of-00003.safetensors, ...
@@ -29,7 +29,7 @@ class WeightFile(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """What a complete folder holds."""
+    """The contents of a complete folder."""
 
     version: int
     files: tuple[WeightFile, ...]

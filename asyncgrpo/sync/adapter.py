@@ -1,4 +1,4 @@
-"""Adapter sync: each version of a LoRA adapter is served beside the others, under its own name.
+"""Adapter sync: every version of a LoRA adapter is served, under its own name.
 
     served/policy-v000012/   adapter_config.json, adapter_model.safetensors
         -> every replica loads it as policy-v000012 -> the worker asks for that name

@@ -1,4 +1,4 @@
-"""Attestation: what is served is what was published.
+"""Attestation: replicas serve the weights that were published.
 
     probe tokens  --trainer-->  published logprobs  -.
                                                       }-->  mean difference <= tolerance,
@@ -35,7 +35,7 @@ Logprobs = Float32[np.ndarray, "n"]
 def probe_tokens(
     vocab_size: int, *, seed: int, length: int = NUM_PROBE_TOKENS, avoid: Sequence[int] = ()
 ) -> Int32[np.ndarray, "length"]:
-    """The sequence a run is attested with: ids drawn uniformly, the same for the same seed.
+    """The tokens a run is attested with: drawn uniformly, equal for equal seeds.
 
     Text no one wrote keeps every prediction uncertain, so that its logprobs move with the weights.
 
@@ -65,7 +65,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class Attestation:
-    """How one replica's logprobs compare."""
+    """The comparison of one replica's logprobs with the published ones."""
 
     largest: float  # nats
     mean: float
@@ -74,11 +74,11 @@ class Attestation:
 
     @property
     def passed(self) -> bool:
-        """Whether the replica serves what was published. Not a number fails."""
+        """True where the replica serves what was published; not a number fails."""
         return self.stuck_at is None and self.mean <= self.tolerance
 
 
-def judge(
+def compare(
     served: Logprobs, published: Logprobs, others: dict[int, Logprobs], tolerance: float
 ) -> Attestation:
     """Compare a replica's logprobs with the trainer's, and with those of `others` by version.
@@ -117,10 +117,11 @@ class Attestor:
         """
 
         async def one(server: Server) -> Attestation:
-            verdict = await self._ask(server, policy, version, probe)
-            if verdict.passed:
-                return verdict
-            _log.warning("%s; loading once more", _message(server, policy, version, verdict))
+            attestation = await self._ask(server, policy, version, probe)
+            if attestation.passed:
+                return attestation
+            message = _message(server, policy, version, attestation)
+            _log.warning("%s; loading once more", message)
             await reload(server)
             again = await self._ask(server, policy, version, probe)
             if not again.passed:
@@ -128,9 +129,9 @@ class Attestor:
                 raise SyncError(f"{message} (after one reload)")
             return again
 
-        verdicts = await on_each(servers, one)
+        attestations = await on_each(servers, one)
         self._remember(version, probe.logprobs)
-        return max(verdict.mean for verdict in verdicts)
+        return max(attestation.mean for attestation in attestations)
 
     async def _ask(
         self,
@@ -151,22 +152,22 @@ class Attestor:
                 f"version {version} cannot be attested: {server.base_url} answered "
                 f"{served.size} logprobs for a probe of {probe.logprobs.size} tokens"
             )
-        return judge(served, probe.logprobs, self._others, self._tolerance)
+        return compare(served, probe.logprobs, self._others, self._tolerance)
 
     def _remember(self, version: int, logprobs: Logprobs) -> None:
         known = [*self._others.items(), (version, logprobs)]
         self._others = dict(known[:1] + known[1:][-NUM_RECENT:])
 
 
-def _message(server: Server, policy: str, version: int, verdict: Attestation) -> str:
+def _message(server: Server, policy: str, version: int, attestation: Attestation) -> str:
     found = (
         f"{server.base_url} does not serve what was published as version {version} ({policy!r}): "
-        f"the probe's logprobs differ by {verdict.mean:.2e} nats on average, up to "
-        f"{verdict.largest:.2e}; tolerance {verdict.tolerance:.2e}"
+        f"the probe's logprobs differ by {attestation.mean:.2e} nats on average, up to "
+        f"{attestation.largest:.2e}; tolerance {attestation.tolerance:.2e}"
     )
-    if verdict.stuck_at is not None:
+    if attestation.stuck_at is not None:
         return (
-            f"{found}. They are those of version {verdict.stuck_at}: the server ignored the load, "
+            f"{found}. They are those of version {attestation.stuck_at}: the server ignored the load, "
             "or reads sync.path from a stale mount"
         )
     return (

@@ -1,4 +1,4 @@
-"""The two seams of a publish: the servers it talks to, and the way weights reach them.
+"""The interfaces of a publish: its servers, and the way weights reach them.
 
     Publisher  --publish, reload, prune-->  SyncBackend (adapter | folder)  --calls-->  Server
 
@@ -26,7 +26,7 @@ POLICY_PREFIX = "policy-v"
 
 
 def version_name(version: int) -> str:
-    """How version 12 is called as a served adapter and as a folder: policy-v000012."""
+    """The name of version 12, as a served adapter and as a folder: policy-v000012."""
     return f"{POLICY_PREFIX}{version:06d}"
 
 
@@ -37,7 +37,7 @@ def published_versions(served: Path) -> list[int]:
 
 
 def next_version(served: Path, at_least: int = 0) -> int:
-    """The first version of a run that goes on: above all that a server may have seen.
+    """The first version of a resumed run: above all that a server may have seen.
 
     A server that outlived the trainer has cached prefixes under the old names, so a name is
     never given to other weights.
@@ -46,7 +46,7 @@ def next_version(served: Path, at_least: int = 0) -> int:
 
 
 class Server(Protocol):
-    """What sync asks of a replica; each method raises a `ServerError` when refused."""
+    """The calls of sync to a replica; each raises a `ServerError` when refused."""
 
     base_url: str
 

@@ -111,7 +111,7 @@ class Publisher:
             return version
 
     def check(self) -> None:
-        """Raise what went wrong in the thread, if anything did."""
+        """Raise the error of the thread, if there was one."""
         with self._changed:
             self._raise_error()
 
@@ -197,7 +197,7 @@ class Publisher:
     async def _publish_one(self, job: _Job, servers: Sequence[Server]) -> None:
         timings = await self._backend.publish(job.version, job.snapshot.tensors, servers)
         difference = await self._attest(job, servers)
-        published = PublishReport(
+        report = PublishReport(
             policy=self._backend.policy_name(job.version),
             version=job.version,
             publish_s=time.monotonic() - job.handed_over,
@@ -205,8 +205,8 @@ class Publisher:
             transfer_s=timings.transfer_s,
             attest_logp_diff=difference,
         )
-        self._measure(published, timings)
-        self._on_published(published)
+        self._measure(report, timings)
+        self._on_published(report)
         await self._backend.prune(job.version, servers)
 
     async def _attest(self, job: _Job, servers: Sequence[Server]) -> float | None:
@@ -225,10 +225,10 @@ class Publisher:
             reload,
         )
 
-    def _measure(self, published: PublishReport, timings: Timings) -> None:
+    def _measure(self, report: PublishReport, timings: Timings) -> None:
         with self._changed:
-            self._recorder.record("sync/publish_s", published.publish_s)
+            self._recorder.record("sync/publish_s", report.publish_s)
             self._recorder.record("perf/weight_sync_pause_s", timings.pause_s)
             self._recorder.record("perf/weight_sync_transfer_s", timings.transfer_s)
-            if published.attest_logp_diff is not None:
-                self._recorder.record("sync/attest_logp_diff", published.attest_logp_diff)
+            if report.attest_logp_diff is not None:
+                self._recorder.record("sync/attest_logp_diff", report.attest_logp_diff)

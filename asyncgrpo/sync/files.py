@@ -1,4 +1,4 @@
-"""Folders that other machines read: there whole, or not there at all.
+"""Folders that other machines read: complete, or absent.
 
 .policy-v000012.tmp/   written, fsynced   --rename-->   policy-v000012/
 """

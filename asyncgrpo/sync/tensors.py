@@ -75,7 +75,10 @@ def full_tensors(model: nn.Module, *, dtype: torch.dtype | None = None) -> dict[
 
 
 def adapter_tensors(model: PeftModel) -> dict[str, Tensor]:
-    """The adapter's own tensors under peft's names; CPU copies on rank 0, {} on other ranks."""
+    """The adapter's own tensors under peft's names.
+
+    CPU copies on rank 0, {} on other ranks.
+    """
     state = adapter_state(model)
     tensors: dict[str, Tensor] = {}
     for name in sorted(state):
@@ -93,7 +96,7 @@ def adapter_state(model: PeftModel) -> dict[str, Tensor]:
 
 
 def adapter_config(model: PeftModel) -> dict[str, Any]:
-    """What goes into adapter_config.json, as peft itself writes it."""
+    """The content of adapter_config.json, as peft itself writes it."""
     config = model.peft_config[ADAPTER].to_dict()
     config["inference_mode"] = True
     return {
@@ -108,7 +111,7 @@ def _block(name: str) -> str:
 
 
 def _entries(base: nn.Module) -> Iterator[_Entry]:
-    """What to gather, in one order on all ranks; nothing is gathered here."""
+    """The tensors to gather, in one order on all ranks; nothing is gathered here."""
     seen: set[int] = set()
     inside: list[str] = []  # prefixes of modules already dealt with as a whole
     for raw_name, module in base.named_modules():
@@ -160,7 +163,10 @@ def _lora_entries(name: str, layer: BaseTunerLayer) -> Iterator[_Entry]:
 
 
 def _adapters(layer: LoraLayer) -> dict[str, LoraLayer]:
-    """By parameter: of routers and experts, which are no linear modules, peft wraps one by one."""
+    """The LoRA layers of a module, by parameter.
+
+    Routers and experts are no linear modules: peft wraps their parameters one by one.
+    """
     adapters: dict[str, LoraLayer] = {}
     wrapper: Any = layer
     while isinstance(wrapper, ParamWrapper):
@@ -196,7 +202,7 @@ def _merged_entry(name: str, layer: LoraLayer, weight: Tensor) -> _Entry:
 
 
 def _factors(name: str, layer: LoraLayer) -> tuple[bool, tuple[Tensor, Tensor]]:
-    """Whether W lies transposed, as in embeddings and Conv1D layers, and the factors A and B."""
+    """True where W lies transposed (embeddings, Conv1D), and the factors A and B."""
     if isinstance(layer, LoraEmbedding):
         return True, (layer.lora_embedding_A[ADAPTER], layer.lora_embedding_B[ADAPTER])
     if not isinstance(layer, LoraLinear | ParamWrapper) or layer.lora_bias[ADAPTER]:
@@ -211,7 +217,7 @@ def _factors(name: str, layer: LoraLayer) -> tuple[bool, tuple[Tensor, Tensor]]:
 
 
 def _expert_delta(A: Tensor, B: Tensor, num_experts: int, *, transposed: bool) -> Tensor:
-    """B A of each expert in float32, from factors as peft stacks them: A by expert, B by rank."""
+    """B A of each expert, in float32: peft stacks A by expert, B by rank."""
     A_eri = A.float().reshape(num_experts, -1, A.shape[1])
     B_ore = B.float().reshape(B.shape[0], -1, num_experts)
     return torch.einsum("ore,eri->eio" if transposed else "ore,eri->eoi", B_ore, A_eri)

@@ -1,4 +1,4 @@
-"""Candidate sets: read off the top logprobs or the mask, they are what the server drew from."""
+"""Candidate sets from top logprobs and from masks: the sets that were drawn from."""
 
 import json
 

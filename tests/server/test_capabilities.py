@@ -1,4 +1,4 @@
-"""What the probe finds out about a server, and what is said where the run needs more."""
+"""The probe's findings about a server, and the messages where the run needs more."""
 
 import asyncio
 
@@ -14,7 +14,7 @@ from asyncgrpo.server.failures import EngineDeadError
 LORA = ("model.peft={r: 16}", "rollout.max_staleness=4", "sync.backend=adapter")
 
 
-async def verdict(client, config):
+async def findings(client, config):
     return check(await probe(client, config), config)
 
 
@@ -52,7 +52,7 @@ async def test_a_server_left_paused_by_a_killed_trainer_is_let_go(fake, client, 
 
 async def test_a_slower_endpoint_is_a_warning(fake, client, make_config):
     fake.state.packed = False
-    errors, warnings = await verdict(client, make_config())
+    errors, warnings = await findings(client, make_config())
     assert not errors
     assert "--middleware asyncgrpo.server.packed.PackedEndpoint" in warnings[0]
 
@@ -61,10 +61,10 @@ async def test_no_logprobs_are_asked_of_a_server_where_nothing_is_centered(
     fake, client, make_config
 ):
     fake.state.max_logprobs = 0
-    errors, _ = await verdict(client, make_config("loss.score_centering=false"))
+    errors, _ = await findings(client, make_config("loss.score_centering=false"))
     assert not errors
     with pytest.raises(ServerError, match="start it with a larger --max-logprobs"):
-        await verdict(client, make_config())
+        await findings(client, make_config())
 
 
 async def test_no_endpoint_at_all_lists_what_each_said(fake, client):
@@ -115,7 +115,7 @@ async def test_each_thing_missing_is_one_error_that_names_the_flag(
 ):
     for name, value in served.items():
         setattr(fake.state, name, value)
-    errors, _ = await verdict(client, make_config(*overrides))
+    errors, _ = await findings(client, make_config(*overrides))
     assert len(errors) == 1
     assert errors[0].startswith(fake.url)
     assert message in errors[0]
@@ -187,7 +187,7 @@ async def test_adapter_routes_off_are_an_error_though_lora_is_on(client, make_co
 
 async def test_another_dtype_is_a_warning(fake, client, make_config):
     fake.state.dtype = "bfloat16"
-    errors, warnings = await verdict(client, make_config())
+    errors, warnings = await findings(client, make_config())
     assert not errors
     assert "vLLM computes in bfloat16 and the trainer in float32" in warnings[0]
     assert "--dtype float32" in warnings[0]
@@ -196,5 +196,5 @@ async def test_another_dtype_is_a_warning(fake, client, make_config):
 async def test_all_errors_come_at_once(fake, client, make_config):
     fake.state.max_loras, fake.state.max_lora_rank = 1, 8
     fake.state.logprobs_mode = "raw_logprobs"
-    errors, _ = await verdict(client, make_config(*LORA))
+    errors, _ = await findings(client, make_config(*LORA))
     assert len(errors) == 3

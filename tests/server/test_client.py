@@ -309,7 +309,7 @@ async def test_a_configured_client_has_the_key_and_the_timeout(
 
 
 def test_every_process_makes_its_clients_from_the_configuration():
-    """The launcher, the trainer and the worker: none passes a key or a timeout by itself."""
+    """Launcher, trainer and worker: none passes key or timeout by itself."""
     calls = re.compile(r"\b(ServerClient|configured_client)\(")
     package = Path(asyncgrpo.__file__).parent
     makers = {

@@ -1,4 +1,4 @@
-"""The fake and the real vLLM answer alike; and what only the real one can prove.
+"""The contract of fake and real vLLM: both answer alike.
 
 One real server, on CPU, for the whole module. A case is one HTTP call that both servers get; the
 fake's answer must have the same status, and each of its keys must be in the real answer with a
@@ -209,12 +209,12 @@ def decoded(response: httpx.Response) -> Any:
 
 
 def by_token(answer: dict[str, Any]) -> bool:
-    """Whether the keys are tokens, which differ between the two."""
+    """True where the keys are tokens, which differ between the two."""
     return bool(answer) and all(re.fullmatch(r"(token_id:)?\d+", key) for key in answer)
 
 
 def misfit(fake: Any, real: Any, where: str = "answer") -> str | None:
-    """The first place where the fake has what the real server has not; None where it fits."""
+    """The first place where the fake has more than the real server, or None."""
     if isinstance(fake, dict) and isinstance(real, dict):
         if by_token(fake) and by_token(real):
             return misfit(

@@ -1,4 +1,4 @@
-"""Which routes the key opens, and which are open without."""
+"""Routes that the key opens, and routes that are open without it."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -23,7 +23,7 @@ async def stock_app(scope: Any, _receive: Any, send: Any) -> None:
 
 
 class Application:
-    """What vLLM's API server is to a middleware: it puts itself into the scope."""
+    """vLLM's API server as a middleware sees it: it puts itself into the scope."""
 
     def __init__(self, *, api_keys: list[str] | None = None) -> None:
         models = SimpleNamespace(
@@ -84,7 +84,7 @@ async def test_a_prompt_must_hold_a_token(make_request):
 
 
 class Engine:
-    """What vLLM's engine client is to the middleware: it yields the final output alone."""
+    """vLLM's engine client as the middleware sees it: it yields only the final output."""
 
     def __init__(self, output: SimpleNamespace, *, delay_s: float = 0.0) -> None:
         self.output, self.delay_s, self.aborted = output, delay_s, False

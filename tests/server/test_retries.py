@@ -1,4 +1,4 @@
-"""The retry policy: failures that may pass, waits of an outage, and the end of patience."""
+"""The retry policy: failures that may pass, waits in an outage, its end."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""The three spellings of a turn: one by hand each, then what they must agree on."""
+"""The three spellings of a turn: one by hand each, then their equality."""
 
 import json
 
@@ -37,7 +37,7 @@ def packed(columns=COLUMNS, output=OUTPUT, reason="stop", spans=()) -> bytes:
 
 
 def generated(columns=COLUMNS, output=OUTPUT, reason="stop", **choice) -> bytes:
-    """As vLLM answers a request for K + 1 = 3: the sampled token first, without repeating it."""
+    """vLLM's answer to K + 1 = 3 logprobs: the sampled token first, not repeated."""
     content = [
         {
             "token_id": column[0][0],

@@ -1,4 +1,4 @@
-"""The real vLLM on CPU for tests: started as the launcher would, stopped with all its children."""
+"""The real vLLM on CPU, started as by the launcher, stopped with its children."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""A server in memory: records its calls, keeps adapters, can be told to fail or to lie."""
+"""A server in memory: records calls, keeps adapters, fails or lies when told."""
 
 import asyncio
 from collections import Counter
@@ -18,12 +18,12 @@ TOKENS = np.array([3, 1, 4, 1, 5], np.int32)
 
 
 def logprobs_for(value: float) -> np.ndarray:
-    """What weights of `value` give for the probe: any function that tells values apart."""
+    """Logprobs of the probe under weights of `value`: values give different ones."""
     return np.array([0.0, -1.0, -2.0, -3.0, -4.0], np.float32) - np.float32(value)
 
 
 class FakeServer:
-    """Serves "weights" that are one number: the tensor `w` of an adapter or a weight folder."""
+    """A server whose weights are one number: `w` of an adapter or a weight folder."""
 
     def __init__(self, base_url: str = "http://replica-0") -> None:
         self.base_url = base_url

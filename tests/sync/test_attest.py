@@ -1,4 +1,4 @@
-"""What attestation finds, and what it does not mistake for a fault."""
+"""Attestation: the faults it finds, and differences that are no fault."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncgrpo.errors import ServerError, SyncError
-from asyncgrpo.sync.attest import Attestor, Probe, judge, probe_tokens, tolerance_for
+from asyncgrpo.sync.attest import Attestor, Probe, compare, probe_tokens, tolerance_for
 
 from .fakes import TOKENS, FakeServer, logprobs_for
 
@@ -28,17 +28,17 @@ async def attest(attestor, version, value, server, reload=no_reload):
 def test_the_first_entry_is_not_compared():
     served = logprobs_for(0.0)
     served[0] = np.nan  # nothing predicts the first token
-    assert judge(served, logprobs_for(0.0), {}, TOLERANCE).passed
+    assert compare(served, logprobs_for(0.0), {}, TOLERANCE).passed
 
 
 def test_a_difference_by_hand():
-    verdict = judge(np.float32([0, -1, -2]), np.float32([0, -1.5, -2]), {}, TOLERANCE)
-    assert (verdict.largest, verdict.mean, verdict.passed) == (0.5, 0.25, False)
-    assert judge(np.float32([0, -1, -2]), np.float32([0, -1.5, -2]), {}, 0.25).passed
+    attestation = compare(np.float32([0, -1, -2]), np.float32([0, -1.5, -2]), {}, TOLERANCE)
+    assert (attestation.largest, attestation.mean, attestation.passed) == (0.5, 0.25, False)
+    assert compare(np.float32([0, -1, -2]), np.float32([0, -1.5, -2]), {}, 0.25).passed
 
 
 def test_not_a_number_never_passes():
-    assert not judge(np.float32([0, np.nan]), np.float32([0, -1]), {}, 1e9).passed
+    assert not compare(np.float32([0, np.nan]), np.float32([0, -1]), {}, 1e9).passed
 
 
 @given(st.floats(1e-5, 10), st.integers(0, 99))
@@ -48,8 +48,8 @@ def test_weights_of_another_version_are_found_however_small_the_update(update, s
         logprobs_for(0.0),
         logprobs_for(0.0) - np.float32(update) * np.float32([0, 1, 1, 1, 1]),
     )
-    assert judge(old + noise, new, {3: old}, 100.0).stuck_at == 3
-    assert judge(new + noise, new, {3: old}, 100.0).passed
+    assert compare(old + noise, new, {3: old}, 100.0).stuck_at == 3
+    assert compare(new + noise, new, {3: old}, 100.0).passed
 
 
 @given(st.integers(0, 999), st.floats(0, 1e-3))
@@ -58,7 +58,7 @@ def test_rounding_larger_than_an_update_is_no_fault(seed, update):
     new = rng.normal(-5, 2, 64).astype(np.float32)
     old = new + rng.normal(0, update, 64).astype(np.float32)
     served = new + rng.normal(0, 0.01, 64).astype(np.float32)
-    assert judge(served, new, {0: old}, 0.5).passed
+    assert compare(served, new, {0: old}, 0.5).passed
 
 
 async def test_a_replica_that_serves_the_published_weights_passes():

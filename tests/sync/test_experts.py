@@ -1,4 +1,4 @@
-"""Experts are published as checkpoints name them, one by one, though the model holds them fused."""
+"""Experts, fused in the model, are published one by one under checkpoint names."""
 
 from pathlib import Path
 from typing import Any

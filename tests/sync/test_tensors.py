@@ -1,4 +1,4 @@
-"""What leaves the trainer: checkpoint names, merged values, gathered shards."""
+"""Published tensors: checkpoint names, merged values, gathered shards."""
 
 import subprocess
 import sys

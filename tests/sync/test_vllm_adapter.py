@@ -34,7 +34,7 @@ NUM_TOKENS = 450  # of each request in flight: some seconds of generation
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
-    """Shared by all tests, as one server must never see a name with two sets of weights."""
+    """The served folder of all tests: no name may have two sets of weights."""
     return tmp_path_factory.mktemp("served")
 
 

@@ -34,7 +34,7 @@ def save_with_tokenizer(model: Qwen3ForCausalLM, folder: Path) -> Path:
 
 @contextmanager
 def running_vllm(model: Path, log: Path, *flags: str) -> Iterator[str]:
-    """The base URL of a server that is ready; it is gone when the block ends."""
+    """The base URL of a ready server, which ends with the block."""
     port = free_port("127.0.0.1")
     command = [
         *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
