@@ -167,8 +167,8 @@ def _message(server: Server, policy: str, version: int, attestation: Attestation
     )
     if attestation.stuck_at is not None:
         return (
-            f"{found}. They are those of version {attestation.stuck_at}: the server ignored the load, "
-            "or reads sync.path from a stale mount"
+            f"{found}. They are those of version {attestation.stuck_at}: the server ignored the "
+            "load, or reads sync.path from a stale mount"
         )
     return (
         f"{found}. Either the server ignored the load (base weights under the adapter's name), "
