@@ -184,7 +184,9 @@ def finished(tmp_path: Path) -> Path:
         "rng": {"seed": 42, "step": 5},
     }
     (checkpoint / "rollout_state.json").write_text(json.dumps(state))
-    (checkpoint / "complete.json").write_text("{}")
+    trainer = {"step": 5, "num_tokens": 99, "loss_scale": 1.0, "optimizer": "sgd", "scalars": {}}
+    (checkpoint / "trainer.json").write_text(json.dumps(trainer))
+    (checkpoint / "complete.json").write_text('{"files": {}}')
     source = (
         "import sys; from pathlib import Path\n"
         "from asyncgrpo.config import Facts, load_recipe, resolve, write_resolved\n"

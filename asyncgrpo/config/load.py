@@ -9,15 +9,15 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from asyncgrpo.config.derive import Derivation, Facts, derive, undo
+from asyncgrpo.config.derive import Derivation, Facts, derive, keys_derived, undo
 from asyncgrpo.config.problems import Key, Origin, Problem, config_error, dotted
 from asyncgrpo.config.reading.check import check_fields
 from asyncgrpo.config.reading.merge import EXTENDS, Layer, keys_of, merge, origin_of, read_layers
 from asyncgrpo.config.reading.paths import Resolver
 from asyncgrpo.config.reading.yaml_text import parse_mapping
-from asyncgrpo.config.resolved import CONFIG_FILE, read_document
+from asyncgrpo.config.resolved import CONFIG_FILE, load_resolved, read_document
 from asyncgrpo.config.rules import not_yet, rules
 from asyncgrpo.config.rules.rule import Flags
 from asyncgrpo.config.sections.tree import Config
@@ -78,13 +78,13 @@ def reload(
 
     Raises:
         ConfigError: an override is wrong, or does not go with the rest.
-        CheckpointError: the run directory has no readable config.json.
+        CheckpointError: the run directory has no config.json of this version.
     """
     file = run_dir / CONFIG_FILE
     document = read_document(file)
-    tree = cast("dict[str, Any]", document["config"])
-    kept = {"run.name", "run.dir"}
-    undo(tree, tuple(key for key in document["derived"] if key not in kept))
+    tree = load_resolved(file).model_dump(mode="json")
+    opened = {*keys_derived()} - {"run.name", "run.dir"}
+    undo(tree, tuple(key for key in document["derived"] if key in opened))
     lines = parse_mapping(file.read_text(encoding="utf-8"), str(file)).lines
     origins = {
         key: Origin(str(file), lines["config", *key])

@@ -35,7 +35,11 @@ def load_resolved(path: Path) -> Config:
     try:
         return Config.model_validate_json(json.dumps(document["config"]))
     except ValidationError as error:
-        raise CheckpointError(f"{file}: not a configuration of this version: {error}") from error
+        odd = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+        raise CheckpointError(
+            f"{file}: not a configuration of this version ({'; '.join(odd)}): "
+            f"resume with the version of asyncgrpo that wrote it"
+        ) from error
 
 
 def read_document(file: Path) -> dict[str, Any]:

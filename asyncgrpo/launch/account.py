@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 
 from asyncgrpo.launch.attempt import Ending
-from asyncgrpo.launch.resume import complete_checkpoints
 from asyncgrpo.launch.run_dir import RunDirectory
 from asyncgrpo.launch.view.progress import Tail, reward_way
+from asyncgrpo.ledger.checkpoint_layout import list_checkpoints
 
 ENDED = {
     Ending.FINISHED: "finished",
@@ -22,7 +22,7 @@ def account(run: RunDirectory, ending: Ending) -> str:
     by_step = {record.get("step"): record for record in records}  # a resume repeats steps
     rewards = [float(r["reward"]) for r in by_step.values() if r.get("reward") is not None]
     last = records[-1].get("step") if records else 0
-    checkpoints = complete_checkpoints(run.checkpoints)
+    checkpoints = list_checkpoints(run.checkpoints)
     where = _shown(run.path)
     lines = [f"{ENDED[ending]}, at step {last}", reward_way(rewards), f"results  {where}"]
     if checkpoints:

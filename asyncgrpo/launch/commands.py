@@ -23,11 +23,12 @@ from asyncgrpo.launch.plan import plan_servers, plan_training
 from asyncgrpo.launch.prepare import Prepared, prepare
 from asyncgrpo.launch.processes import guard
 from asyncgrpo.launch.processes.spec import describe, masked
-from asyncgrpo.launch.resume import end_reached, longer, position
 from asyncgrpo.launch.run_dir import RunDirectory, create, locked, reopen
 from asyncgrpo.launch.view.derived import derived_text
 from asyncgrpo.launch.view.panel import PanelView
 from asyncgrpo.launch.view.view import LineView, View
+from asyncgrpo.ledger.checkpoint_layout import choose_checkpoint
+from asyncgrpo.ledger.run_end import longer, reached_end
 
 T = TypeVar("T")
 
@@ -57,14 +58,20 @@ def resume(
     run = reopen(run_dir)
     where = f"run.dir={json.dumps(str(run.path))}"  # it may have been moved
     loaded = reload(run.path, [where, *overrides], no_checkpoints=no_checkpoints)
-    state = position(run, checkpoint)
-    if state is not None and (reached := end_reached(loaded.config, state)):
+    found = choose_checkpoint(run.checkpoints, checkpoint, _warn)
+    if found is not None and (reached := reached_end(loaded.config, found.state)):
         print(f"{run_dir} has reached its end, {reached}: nothing to train")
         print(f"next     {program()} resume {run_dir} {longer(loaded.config)}")
         return True
     prepared = prepare(loaded)
-    print(f"going on from step {state.step}" if state else "no checkpoint yet: from the start")
+    print(
+        f"going on from step {found.state.step}" if found else "no checkpoint yet: from the start"
+    )
     return _train_to_the_end(prepared, run, checkpoint)
+
+
+def _warn(message: str) -> None:
+    print(f"warning: {message}", file=sys.stderr)
 
 
 def serve(recipe: Path, overrides: list[str], *, dry_run: bool = False) -> None:

@@ -20,7 +20,7 @@ import psutil
 
 from asyncgrpo.config.resolved import CONFIG_FILE
 from asyncgrpo.errors import CheckpointError, ConfigError
-from asyncgrpo.ledger.state_file import STATE_NAME
+from asyncgrpo.ledger.checkpoint_layout import checkpoints_of
 from asyncgrpo.metrics.sinks import EVENTS_FILE, METRICS_FILE
 
 LOCK_NAME = "lock"
@@ -62,7 +62,7 @@ class RunDirectory:
     @property
     def checkpoints(self) -> Path:
         """One folder per checkpoint."""
-        return self.path / "checkpoints"
+        return checkpoints_of(self.path)
 
     @property
     def logs(self) -> Path:

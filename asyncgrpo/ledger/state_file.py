@@ -63,6 +63,11 @@ def read_state(directory: Path) -> RolloutState:
                 f"{path}: format {found!r}; this version reads format {FORMAT}: "
                 f"resume with the version of asyncgrpo that wrote it"
             )
+        if missing := missing_fields(raw, RolloutState):
+            raise CheckpointError(
+                f"{path} has no {missing}, which this version needs: resume with the version of "
+                f"asyncgrpo that wrote it"
+            )
         state = msgspec.convert(raw, RolloutState)
     except FileNotFoundError as error:
         raise CheckpointError(
@@ -74,6 +79,14 @@ def read_state(directory: Path) -> RolloutState:
         ) from error
     _check(path, state)
     return state
+
+
+def missing_fields(raw: Any, kind: type[msgspec.Struct]) -> str:
+    """Names of the fields that `kind` needs and `raw` lacks; empty where it is no mapping."""
+    if not isinstance(raw, dict):
+        return ""
+    required = (field.name for field in msgspec.structs.fields(kind) if field.required)
+    return ", ".join(name for name in required if name not in raw)
 
 
 def _check(path: Path, state: RolloutState) -> None:

@@ -1,4 +1,4 @@
-"""Who says what is next: rank 0 from the samples that arrive, the others from rank 0.
+"""The orders of each rank: rank 0 makes them of the samples that arrive, and sends the others'.
 
 Inbox.take  -->  Director (rank 0)  --one order per rank-->  every rank's loop
 
@@ -8,6 +8,8 @@ Train x gradient_accumulation_steps, End, Train ...   until max_steps, the last 
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+
+import msgspec
 
 from asyncgrpo.records import Row
 from asyncgrpo.training.intake.batches import Batch
@@ -21,7 +23,7 @@ WAIT_S = 10.0  # rank 0 tells the others this often that it is only waiting
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """What the configuration says about steps."""
+    """The configuration of steps."""
 
     num_ranks: int
     accumulation: int
@@ -46,11 +48,10 @@ class Director:
     """Rank 0's orders. Iterating gives its own and sends every other rank's."""
 
     def __init__(
-        self, inbox: Inbox, publisher: Publishing, schedule: Schedule, *, step: int, version: int
+        self, inbox: Inbox, publisher: Publishing, schedule: Schedule, *, step: int
     ) -> None:
-        self.version = version  # of the weights that train now
-        self.waited_s = 0.0  # for samples, since the last step
-        self.batches: list[Batch] = []  # of the step under way
+        self._waited_s = 0.0  # for samples, since the last step
+        self._batches: list[Batch] = []  # of the step under way
         self._inbox = inbox
         self._publisher = publisher
         self._schedule = schedule
@@ -61,60 +62,64 @@ class Director:
         while True:
             orders = self._next()
             yield send_orders(orders)
-            if isinstance(orders[0], End):
-                self.batches = []
             if isinstance(orders[0], Finish):
                 return
 
     def _next(self) -> list[Order]:
         self._publisher.check()
-        if not self.batches and (self._inbox.stopping or self._is_last(self._step)):
+        if not self._batches and (self._inbox.stopping or self._is_last(self._step)):
             return self._to_all(self._finish())
-        if len(self.batches) == self._schedule.accumulation:
-            return self._to_all(self._end())
+        if len(self._batches) == self._schedule.accumulation:
+            return self._end()
         batch = self._take()
         if batch is not None:
-            self.batches.append(batch)
+            self._batches.append(batch)
             return self._train(batch)
         if self._inbox.stopping or self._inbox.finished:
-            return self._to_all(self._end() if self.batches else self._finish())
+            return self._end() if self._batches else self._to_all(self._finish())
         return self._to_all(Wait())
 
     def _take(self) -> Batch | None:
         started = time.perf_counter()
         batch = self._inbox.take(WAIT_S)
-        self.waited_s += time.perf_counter() - started
+        self._waited_s += time.perf_counter() - started
         return batch
 
     def _train(self, batch: Batch) -> list[Order]:
         denominator = max(batch.num_trained, 1)
         if self._schedule.per_step:
-            denominator = self._constant
+            denominator = self._provisional_denominator
         return [
-            Train(row, float(denominator), self.version, counts=rank < len(batch.rows))
+            Train(row, float(denominator), self._inbox.version, counts=rank < len(batch.rows))
             for rank, row in enumerate(_one_per_rank(batch.rows, self._schedule.num_ranks))
         ]
 
     @property
-    def _constant(self) -> int:
-        """Stands in for the step's trained tokens until they are known."""
+    def _provisional_denominator(self) -> int:
+        """A provisional denominator: the step's end rescales by the true count."""
         return self._schedule.num_ranks * self._schedule.token_budget
 
-    def _end(self) -> End:
+    def _end(self) -> list[Order]:
+        """The end of the step; rank 0's order has the batches, which no other rank needs."""
         self._step += 1
         step, schedule = self._step, self._schedule
-        scale = 1.0 / len(self.batches)
+        batches, self._batches = tuple(self._batches), []
+        waited_s, self._waited_s = self._waited_s, 0.0
+        scale = 1.0 / len(batches)
         if schedule.per_step:
-            scale = self._constant / max(sum(batch.num_trained for batch in self.batches), 1)
+            num_trained = sum(batch.num_trained for batch in batches)
+            scale = self._provisional_denominator / max(num_trained, 1)
         save = schedule.save_steps is not None and step % schedule.save_steps == 0
         if save:
             self._saved = step
-        return End(
+        end = End(
             gradient_scale=scale,
             publish=step % schedule.weight_sync_steps == 0,
             save=save,
             log=step % schedule.logging_steps == 0,
         )
+        mine = msgspec.structs.replace(end, batches=batches, waited_s=waited_s)
+        return [mine, *self._to_all(end)[1:]]
 
     def _finish(self) -> Finish:
         return Finish(save=self._schedule.save_steps is not None and self._step > self._saved)

@@ -1,4 +1,4 @@
-"""What rank 0 tells every rank to do next, so that all take part in the same collectives.
+"""Orders: rank 0 tells every rank its next task, so all take part in the same collectives.
 
 Train, Train, ..., End        a step
 Wait                          nothing to train yet; still alive
@@ -9,6 +9,7 @@ import msgspec
 
 from asyncgrpo.channel.codec import decode, encode
 from asyncgrpo.records import Row
+from asyncgrpo.training.intake.batches import Batch
 
 
 class Train(msgspec.Struct, frozen=True, tag=True):
@@ -27,6 +28,8 @@ class End(msgspec.Struct, frozen=True, tag=True):
     publish: bool
     save: bool
     log: bool
+    batches: tuple[Batch, ...] = ()  # of the step; rank 0 alone has them
+    waited_s: float = 0.0  # of the step, for samples; known to rank 0 alone
 
 
 class Wait(msgspec.Struct, frozen=True, tag=True):

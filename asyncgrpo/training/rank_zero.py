@@ -1,4 +1,4 @@
-"""Rank 0's dealings with the rest of the run: worker, publisher, ledger, metrics, checkpoints.
+"""Rank 0's part of a run: worker, publisher, ledger, metrics, checkpoints.
 
 the loop  --publish, commit, report, save-->  RankZero  -->  Publisher, Inbox, Reporter, files
 """
@@ -13,19 +13,19 @@ from asyncgrpo.channel import messages
 from asyncgrpo.channel.sockets import TrainerLink
 from asyncgrpo.config import Config, known
 from asyncgrpo.errors import RunError
+from asyncgrpo.ledger.checkpoint_layout import (
+    Checkpoint,
+    TrainerState,
+    checkpoints_of,
+    prune_checkpoints,
+)
 from asyncgrpo.ledger.state_file import write_state
 from asyncgrpo.ledger.states import Ledger
 from asyncgrpo.metrics.trackers import open_sinks
 from asyncgrpo.metrics.values import Aggregates
 from asyncgrpo.sync.backend import next_version
 from asyncgrpo.sync.base import PublishReport, Snapshot
-from asyncgrpo.training.checkpoint import (
-    Checkpoint,
-    Contents,
-    TrainerState,
-    prune_checkpoints,
-    write_checkpoint,
-)
+from asyncgrpo.training.checkpoint import Contents, write_checkpoint
 from asyncgrpo.training.director import Director, Schedule
 from asyncgrpo.training.intake.batches import BatchSettings
 from asyncgrpo.training.intake.inbox import Inbox, InboxSettings
@@ -33,6 +33,7 @@ from asyncgrpo.training.intake.soundness import SampleRules
 from asyncgrpo.training.loss.loss_sums import loss_metrics
 from asyncgrpo.training.model.flops import Utilization
 from asyncgrpo.training.model.model import Policy, Tokenizer
+from asyncgrpo.training.orders import End
 from asyncgrpo.training.publish import MakePublisher
 from asyncgrpo.training.reporting import Reporter, StepReport
 
@@ -41,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """What a step came to."""
+    """The result of a step."""
 
     step: int
     loss: float
@@ -54,7 +55,7 @@ class StepOutcome:
 
 @dataclass(frozen=True, slots=True)
 class TrainingRun:
-    """What a run is to its rank 0."""
+    """A run as its rank 0 needs it."""
 
     config: Config
     run_dir: Path
@@ -91,7 +92,7 @@ class RankZero:
 
     @property
     def director(self) -> Director:
-        """Whose orders to follow, once begun."""
+        """The source of this rank's orders, once begun."""
         assert self._director is not None, "not begun"
         return self._director
 
@@ -117,44 +118,41 @@ class RankZero:
             self._publisher,
             schedule(self._config, self._run.num_ranks),
             step=step,
-            version=served.version,
         )
         self._step_started = time.perf_counter()
 
     def publish(self, snapshot: Snapshot) -> None:
         """Hand over a snapshot; from now on the weights have its version."""
         version = self._publisher.publish(snapshot)
-        if self._director is None or self._inbox is None:
+        if self._inbox is None:
             return
-        self._director.version = version
         self._inbox.set_version(version)
         if self._config.rollout.max_staleness == 0:
             self._publisher.wait(known(self._config.server.vllm_server_timeout))
 
-    def commit(self, outcome: StepOutcome) -> None:
-        """The step is in the weights: resolve its samples, tell the worker, observe it."""
-        director, now = self.director, time.perf_counter()
+    def commit(self, outcome: StepOutcome, end: End) -> None:
+        """Resolve the samples of a step that is in the weights, tell the worker, observe it."""
+        now = time.perf_counter()
         if not outcome.finite:
             self.reporter.record_skip(
                 outcome.step, outcome.loss, outcome.grad_norm, outcome.lowered_scale
             )
-        self.inbox.commit(director.batches, step=outcome.step, trained=outcome.finite)
-        rows = [row for batch in director.batches for row in batch.planned]
+        self.inbox.commit(end.batches, step=outcome.step, trained=outcome.finite)
+        rows = [row for batch in end.batches for row in batch.planned]
         self.num_tokens += sum(row.num_tokens for row in rows)
         self.reporter.record_step(
             StepReport(
-                batches=tuple(director.batches),
+                batches=end.batches,
                 token_budget=known(self._config.trainer.token_budget),
                 loss=outcome.loss,
                 grad_norm=outcome.grad_norm,
                 learning_rate=outcome.learning_rate,
                 seconds=outcome.seconds,
-                rollout_wait_s=director.waited_s,
+                rollout_wait_s=end.waited_s,
                 step_s=now - self._step_started,
                 num_tokens=self.num_tokens,
             )
         )
-        director.waited_s = 0.0
         self._step_started = now
 
     def report(self, step: int, loss_sums: list[Aggregates]) -> None:
@@ -169,17 +167,17 @@ class RankZero:
                 self._publisher.drain_measurements(),
             ],
             step=step,
-            policy_version=self.director.version,
+            policy_version=self.inbox.version,
             epoch=self.inbox.counts().resolved / ledger.num_prompts,
         )
 
     def save(self, contents: Contents, trainer: TrainerState) -> None:
         """Write a checkpoint, then remove the oldest beyond the limit."""
-        directory = self._run_dir / "checkpoints"
+        directory = checkpoints_of(self._run_dir)
         started = time.perf_counter()
         state = self.inbox.state(
             step=trainer.step,
-            policy_version=self.director.version,
+            policy_version=self.inbox.version,
             seed=self._config.rollout.seed,
         )
         path = write_checkpoint(
@@ -214,7 +212,7 @@ class RankZero:
         logger.info("checkpoint of step %d saved in %.1f s: %s", trainer.step, seconds, path)
 
     def finish(self) -> None:
-        """The last order is done: see the last publish through and let the worker go."""
+        """Wait for the last publish, after the last order."""
         self._publisher.wait(known(self._config.server.vllm_server_timeout))
 
     def close(self) -> None:
@@ -226,7 +224,7 @@ class RankZero:
         self.reporter.close()
 
     def _on_published(self, published: PublishReport) -> None:
-        """In the publisher's thread: `published` is served and attested."""
+        """Announce what is served and attested; runs in the publisher's thread."""
         self._served = published
         if self._inbox is not None:
             self._inbox.announce(messages.Published(published.policy, published.version))
@@ -240,7 +238,7 @@ class RankZero:
 
 
 def inbox_settings(config: Config, num_ranks: int, vocab_size: int) -> InboxSettings:
-    """What the inbox needs of the configuration and the model."""
+    """The inbox's part of the configuration and the model."""
     trainer, budget = config.trainer, known(config.trainer.token_budget)
     num_top = config.loss.num_sampler_logprobs if config.loss.score_centering else 0
     rules = SampleRules(vocab_size, num_top, config.rollout.failure_budget)
@@ -254,7 +252,7 @@ def inbox_settings(config: Config, num_ranks: int, vocab_size: int) -> InboxSett
 
 
 def schedule(config: Config, num_ranks: int) -> Schedule:
-    """What the director needs of the configuration."""
+    """The director's part of the configuration."""
     return Schedule(
         num_ranks=num_ranks,
         accumulation=config.trainer.gradient_accumulation_steps,

@@ -27,19 +27,16 @@ import transformers
 
 from asyncgrpo.config import Config, load_resolved
 from asyncgrpo.errors import CheckpointError, UserError
-from asyncgrpo.training.checkpoint import (
+from asyncgrpo.ledger.checkpoint_layout import (
     Checkpoint,
     TrainerState,
-    checkpoint_path,
-    gather,
-    latest_checkpoint,
-    list_checkpoints,
-    load_optimizer,
-    open_checkpoint,
+    checkpoints_of,
+    choose_checkpoint,
     set_aside_after,
 )
+from asyncgrpo.ledger.run_end import reached_end
+from asyncgrpo.training.checkpoint import gather, load_optimizer
 from asyncgrpo.training.director import follow
-from asyncgrpo.training.intake.inbox import last_ordinal
 from asyncgrpo.training.loss.loss import LossSettings, policy_loss
 from asyncgrpo.training.loss.loss_sums import LossSums
 from asyncgrpo.training.model.flops import measure_utilization
@@ -154,18 +151,18 @@ class Trainer:
         lowered = self._lowered_scale(loss)
         if order.publish:
             self.publish(rank_zero)
+        seconds = self._timer.drain()  # on every rank, or a GPU's events pile up
         if rank_zero is not None:
-            rank_zero.commit(
-                StepOutcome(
-                    self.step,
-                    loss,
-                    norm,
-                    rate,
-                    finite=finite,
-                    seconds=self._timer.drain(),
-                    lowered_scale=lowered,
-                )
+            outcome = StepOutcome(
+                step=self.step,
+                loss=loss,
+                grad_norm=norm,
+                learning_rate=rate,
+                finite=finite,
+                seconds=seconds,
+                lowered_scale=lowered,
             )
+            rank_zero.commit(outcome, order)
             self.num_tokens = rank_zero.num_tokens
         self._skips.record(finite=finite, step=self.step, excused=lowered is not None)
         if order.log:
@@ -246,29 +243,6 @@ class Trainer:
             )
 
 
-def choose_checkpoint(run_dir: Path, step: int | None) -> Checkpoint | None:
-    """The checkpoint to go on from: that of `step`, else the newest; None = from the start."""
-    directory = run_dir / "checkpoints"
-    path = latest_checkpoint(directory) if step is None else checkpoint_path(directory, step)
-    if path is None:
-        return None
-    if not path.is_dir():
-        have = ", ".join(str(found) for found in list_checkpoints(directory)) or "none"
-        raise CheckpointError(f"{directory} has no checkpoint of step {step}; it has: {have}")
-    return open_checkpoint(path)
-
-
-def reached_end(config: Config, checkpoint: Checkpoint | None) -> bool:
-    """Whether the run that the checkpoint belongs to has nothing left to do."""
-    if checkpoint is None:
-        return False
-    state, trainer = checkpoint.state, config.trainer
-    if trainer.max_steps > 0:
-        return state.step >= trainer.max_steps
-    first = state.epoch * state.num_prompts + state.prompt_index
-    return first >= last_ordinal(trainer.num_train_epochs, state.num_prompts)
-
-
 def refuse_another_order(config: Config, checkpoint: Checkpoint | None) -> None:
     """The ledger's positions are of one permutation of the prompts.
 
@@ -294,10 +268,9 @@ def train(
         make_publisher: builds what brings weights to the servers.
     """
     config = load_resolved(run_dir)
-    checkpoint = choose_checkpoint(run_dir, step)
+    checkpoint = choose_checkpoint(checkpoints_of(run_dir), step, logger.warning)
     refuse_another_order(config, checkpoint)
-    if reached_end(config, checkpoint):
-        assert checkpoint is not None
+    if checkpoint is not None and reached_end(config, checkpoint.state):
         logger.info(
             "the run has reached its end at step %d: nothing to train; raise trainer.max_steps or "
             "trainer.num_train_epochs to go on",
@@ -323,7 +296,7 @@ def _lead(
 ) -> None:
     """Rank 0: serve what is loaded, then train."""
     if checkpoint is not None:
-        set_aside_after(run_dir / "checkpoints", checkpoint.state.step)
+        set_aside_after(checkpoints_of(run_dir), checkpoint.state.step)
     config, policy, ranks = trainer.config, trainer.policy, trainer.ranks
     utilization = measure_utilization(policy, ranks.device, compute_dtype(config), ranks.world)
     run = TrainingRun(config, run_dir, policy, trainer.tokenizer, ranks.world, utilization)

@@ -12,25 +12,30 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from asyncgrpo.errors import CheckpointError, ConfigError, RunError
-from asyncgrpo.ledger.states import Ledger
-from asyncgrpo.packing.row import build_row
-from asyncgrpo.training.checkpoint import (
+from asyncgrpo.ledger.checkpoint_layout import (
+    Checkpoint,
     TrainerState,
     checkpoint_path,
-    gather,
-    latest_checkpoint,
-    list_checkpoints,
+    checkpoints_of,
+    choose_checkpoint,
     open_checkpoint,
-    prune_checkpoints,
-    set_aside_after,
-    write_checkpoint,
 )
+from asyncgrpo.ledger.run_end import reached_end
+from asyncgrpo.ledger.states import Ledger
+from asyncgrpo.packing.row import build_row
+from asyncgrpo.training.checkpoint import gather, write_checkpoint
 from asyncgrpo.training.model.model import load_policy
 from asyncgrpo.training.orders import Train
 from asyncgrpo.training.parallel import Ranks, join_ranks, leave_ranks
-from asyncgrpo.training.trainer import Trainer, choose_checkpoint, reached_end, refuse_another_order
+from asyncgrpo.training.trainer import Trainer, refuse_another_order
 from tests.training.fixtures import make_model, resolved
 from tests.training.scripted_worker import make_group
+
+
+def chosen(run_dir: Path, step: int | None = None) -> Checkpoint | None:
+    """The checkpoint that the trainer goes on from."""
+    return choose_checkpoint(checkpoints_of(run_dir), step, lambda _: None)
+
 
 LORA = {"r": 4, "lora_alpha": 8, "target_modules": "all-linear", "lora_dropout": 0.1}
 
@@ -177,7 +182,7 @@ def test_adafactor_under_mixed_precision_is_refused(model: Path, tmp_path: Path,
 
 
 def test_another_order_of_the_prompts_is_refused(saved: Path, model: Path):
-    checkpoint = choose_checkpoint(saved, None)
+    checkpoint = chosen(saved)
     refuse_another_order(resolved(model, saved), checkpoint)
     with pytest.raises(CheckpointError, match=r"resume with rollout\.seed=42"):
         refuse_another_order(resolved(model, saved, rollout={"seed": 43}), checkpoint)
@@ -212,7 +217,7 @@ def test_a_damaged_checkpoint_is_refused_by_name(saved: Path, tmp_path, name, da
     if damage is not None:
         (path / name).write_bytes(damage)
     with pytest.raises(CheckpointError, match=message):
-        choose_checkpoint(tmp_path, 2)
+        chosen(tmp_path, 2)
 
 
 def test_a_folder_without_its_marker_is_no_checkpoint(saved: Path, tmp_path: Path):
@@ -220,16 +225,16 @@ def test_a_folder_without_its_marker_is_no_checkpoint(saved: Path, tmp_path: Pat
         path = checkpoint_path(tmp_path / "checkpoints", step)
         shutil.copytree(checkpoint_path(saved / "checkpoints", step), path)
     (path / "complete.json").unlink()
-    assert choose_checkpoint(tmp_path, None).state.step == 1
+    assert chosen(tmp_path).state.step == 1
 
 
 def test_the_newest_is_chosen_unless_another_is_named(saved: Path, tmp_path: Path):
-    assert latest_checkpoint(saved / "checkpoints").name == "step-000002"
-    assert choose_checkpoint(saved, None).state.step == 2
-    assert choose_checkpoint(saved, 1).state.step == 1
-    assert choose_checkpoint(tmp_path, None) is None
+    assert chosen(saved).path.name == "step-000002"
+    assert chosen(saved).state.step == 2
+    assert chosen(saved, 1).state.step == 1
+    assert chosen(tmp_path) is None
     with pytest.raises(CheckpointError, match="no checkpoint of step 7; it has: 1, 2"):
-        choose_checkpoint(saved, 7)
+        chosen(saved, 7)
 
 
 def test_a_full_disk_leaves_the_old_checkpoint_whole(model: Path, tmp_path: Path, ranks: Ranks):
@@ -250,25 +255,11 @@ def test_a_full_disk_leaves_the_old_checkpoint_whole(model: Path, tmp_path: Path
     open_checkpoint(old)
 
 
-def test_old_checkpoints_go_and_later_ones_are_set_aside(tmp_path: Path):
-    for step in (10, 20, 30, 40):
-        checkpoint_path(tmp_path, step).mkdir()
-        (checkpoint_path(tmp_path, step) / "complete.json").touch()
-    (tmp_path / ".step-000050.writing").mkdir()
-    prune_checkpoints(tmp_path, 3)
-    assert list(list_checkpoints(tmp_path)) == [20, 30, 40]
-    set_aside_after(tmp_path, 20)
-    assert list(list_checkpoints(tmp_path)) == [20]
-    assert (tmp_path / "step-000040.superseded").is_dir()
-    prune_checkpoints(tmp_path, None)
-
-
 def test_a_run_at_its_end_is_recognised(saved: Path, model: Path):
-    checkpoint = choose_checkpoint(saved, None)
+    checkpoint = chosen(saved)
     for max_steps, ended in ((2, True), (3, False)):
         config = resolved(model, saved, trainer={"max_steps": max_steps})
-        assert reached_end(config, checkpoint) is ended
-    assert reached_end(resolved(model, saved), None) is False
+        assert bool(reached_end(config, checkpoint.state)) is ended
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ class FewBatches:
         self.left = [micro_batch(position, rows) for position, rows in enumerate(num_rows)]
         self.taken: list[Batch] = []
         self.stopping = False
+        self.version = 0
 
     @property
     def finished(self) -> bool:
@@ -67,7 +68,7 @@ def make_director(inbox: FewBatches, accumulation: int = 2) -> Director:
         num_ranks=RANKS, accumulation=accumulation, max_steps=None, weight_sync_steps=1,
         logging_steps=1, save_steps=None, per_step=False, token_budget=64,
     )  # fmt: skip
-    return Director(inbox, NothingPublished(), schedule, step=0, version=0)
+    return Director(inbox, NothingPublished(), schedule, step=0)
 
 
 def test_each_rank_is_sent_its_own_row_only(sent):
@@ -97,5 +98,23 @@ def test_a_rank_without_a_row_of_the_last_micro_batch_repeats_one_that_does_not_
 
 def test_a_step_cut_short_by_the_end_is_taken_over_what_it_has(sent):
     *_, end, finish = list(make_director(FewBatches(RANKS), accumulation=4))
-    assert end == End(gradient_scale=1.0, publish=True, save=False, log=True)
+    assert (end.gradient_scale, end.publish, end.save, end.log) == (1.0, True, False, True)
     assert finish == Finish(save=False)
+
+
+def test_the_end_of_a_step_gives_its_batches_to_rank_0_alone(sent):
+    inbox = FewBatches(RANKS, RANKS, RANKS)
+    first, second = (order for order in make_director(inbox) if isinstance(order, End))
+    assert (first.batches, second.batches) == (tuple(inbox.taken[:2]), tuple(inbox.taken[2:]))
+    assert first.waited_s > 0
+    assert second.waited_s > 0
+    for _, *others in (orders for orders in sent if isinstance(orders[0], End)):
+        assert all((order.batches, order.waited_s) == ((), 0.0) for order in others)
+
+
+def test_rows_train_with_the_version_that_the_weights_have(sent):
+    inbox = FewBatches(RANKS, RANKS)
+    orders = iter(make_director(inbox))
+    assert next(orders).policy_version == 0
+    inbox.version = 3
+    assert next(orders).policy_version == 3

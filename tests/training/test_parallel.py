@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from asyncgrpo.training.checkpoint import open_checkpoint
+from asyncgrpo.ledger.checkpoint_layout import open_checkpoint
 from asyncgrpo.training.loss.loss import LossSettings, policy_loss
 from asyncgrpo.training.model.forward import PolicyModel
 from asyncgrpo.training.model.row_tensors import RowTensors

@@ -14,9 +14,9 @@ from transformers import (
     Qwen2_5_VLConfig,
 )
 
+from asyncgrpo.ledger.checkpoint_layout import open_checkpoint
 from asyncgrpo.packing.row import build_row
 from asyncgrpo.sync.tensors import adapter_tensors, full_tensors
-from asyncgrpo.training.checkpoint import open_checkpoint
 from asyncgrpo.training.model.model import load_policy
 from asyncgrpo.training.orders import Train
 from asyncgrpo.training.parallel import Ranks, join_ranks, leave_ranks

@@ -14,16 +14,11 @@ from pathlib import Path
 from safetensors.torch import save_file
 
 from asyncgrpo.config import Config
+from asyncgrpo.ledger.checkpoint_layout import Checkpoint, TrainerState, open_checkpoint
 from asyncgrpo.ledger.states import Ledger
 from asyncgrpo.packing.row import build_row
 from asyncgrpo.records import Row
-from asyncgrpo.training.checkpoint import (
-    Checkpoint,
-    TrainerState,
-    gather,
-    open_checkpoint,
-    write_checkpoint,
-)
+from asyncgrpo.training.checkpoint import gather, write_checkpoint
 from asyncgrpo.training.orders import Train
 from asyncgrpo.training.parallel import Ranks, join_ranks, leave_ranks, wait_for_ranks
 from asyncgrpo.training.trainer import Trainer

@@ -12,7 +12,7 @@ Waits for: messages (woken by `take` and by each message). Any failure is raised
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -34,6 +34,7 @@ from asyncgrpo.channel.messages import (
 )
 from asyncgrpo.channel.sockets import Sender, TrainerLink
 from asyncgrpo.errors import CheckpointError, RunError
+from asyncgrpo.ledger.run_end import last_ordinal
 from asyncgrpo.ledger.state_file import RolloutState
 from asyncgrpo.ledger.states import Ledger, LedgerCounts
 from asyncgrpo.metrics.values import Aggregates
@@ -145,6 +146,11 @@ class Inbox:
         """As if the launcher had asked; safe in a signal handler of the training thread."""
         self._stopping = True
 
+    @property
+    def version(self) -> int:
+        """Of the weights that train now."""
+        return self._version
+
     def set_version(self, version: int) -> None:
         """The weights are `version` now, whether served yet or not."""
         with self._changed:
@@ -163,7 +169,7 @@ class Inbox:
         if self._batches is not None:
             self._batches.set_version(version)
 
-    def commit(self, batches: list[Batch], *, step: int, trained: bool) -> None:
+    def commit(self, batches: Sequence[Batch], *, step: int, trained: bool) -> None:
         """Step `step` is taken: resolve its samples, and tell the workers what they may hold.
 
         `trained` is False for a step that was skipped: nothing of it is in the weights.
@@ -352,8 +358,3 @@ class Inbox:
 
     def _report_progress(self, stay: ConnectedWorker) -> None:
         self._link.send(stay.sender, self._workers.progress(stay, self._step, self._allowance))
-
-
-def last_ordinal(num_epochs: float, num_prompts: int) -> int:
-    """The first ordinal that `num_epochs` epochs do not ask for."""
-    return max(round(num_epochs * num_prompts), 1)

@@ -17,8 +17,8 @@ from transformers import (
     Qwen3_5ForConditionalGeneration,
 )
 
+from asyncgrpo.ledger.checkpoint_layout import open_checkpoint
 from asyncgrpo.packing.row import build_row
-from asyncgrpo.training.checkpoint import open_checkpoint
 from asyncgrpo.training.loss.loss import LossSettings, policy_loss
 from asyncgrpo.training.model.forward import PolicyModel
 from asyncgrpo.training.model.row_tensors import RowTensors

@@ -27,7 +27,7 @@ from asyncgrpo.ledger.states import Ledger
 from asyncgrpo.packing.row import build_row
 from asyncgrpo.training.intake import batches
 from asyncgrpo.training.intake.batches import BatchSettings
-from asyncgrpo.training.intake.inbox import TICK_S, Inbox, InboxSettings, last_ordinal
+from asyncgrpo.training.intake.inbox import TICK_S, Inbox, InboxSettings
 from asyncgrpo.training.intake.soundness import SampleRules
 from asyncgrpo.training.rank_zero import inbox_settings
 from tests.training.scripted_worker import VOCAB, K, make_group
@@ -274,8 +274,3 @@ def test_what_left_within_a_step_is_told_to_a_worker_that_waits(inbox: Inbox, pe
                 progress = peer.receive()
                 allowance, consumed = progress.allowance_tokens, progress.consumed_tokens
     assert consumed > 0
-
-
-def test_epochs_may_be_fractions():
-    assert last_ordinal(1.5, 10) == 15
-    assert last_ordinal(0.01, 10) == 1
