@@ -205,10 +205,12 @@ def _keep_versions(config: Config, _: Facts) -> _Found:
 
 def _attest_tolerance(config: Config, _: Facts) -> _Found | None:
     trained = "float16" if config.trainer.fp16 else config.model.dtype
-    dtypes = [str(config.server.dtype), "bfloat16" if config.trainer.bf16 else trained]
-    if not all(dtype in ATTEST_TOLERANCE for dtype in dtypes):
+    served = str(config.server.dtype)
+    if served not in ATTEST_TOLERANCE:
         return None
-    coarsest = max(dtypes, key=ATTEST_TOLERANCE.__getitem__)
+    # The trained type may stay unknown: the checkpoint's own, of a model that is not here.
+    dtypes = (served, "bfloat16" if config.trainer.bf16 else trained)
+    coarsest = max(dtypes, key=lambda dtype: ATTEST_TOLERANCE.get(dtype, 0.0))
     return _Found(ATTEST_TOLERANCE[coarsest], f"what rounding to {coarsest} explains")
 
 

@@ -21,6 +21,7 @@ import psutil
 from asyncgrpo.config.resolved import CONFIG_FILE
 from asyncgrpo.errors import CheckpointError, ConfigError
 from asyncgrpo.ledger.checkpoint_layout import checkpoints_of
+from asyncgrpo.ledger.state_file import STATE_NAME
 from asyncgrpo.metrics.sinks import EVENTS_FILE, METRICS_FILE
 
 LOCK_NAME = "lock"

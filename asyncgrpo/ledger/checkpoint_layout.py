@@ -1,4 +1,4 @@
-"""The checkpoints of a run: their names, completeness, and the one that a run goes on from.
+"""The layout of checkpoints: names, completeness, and the one to go on from.
 
     checkpoints/.step-000050.writing/     a draft
     checkpoints/step-000050/              complete once it has complete.json, which is written last
@@ -112,7 +112,7 @@ def choose_checkpoint(
 
 
 def _folders(directory: Path) -> Iterator[tuple[Path, int | None, str | None]]:
-    """Folders named like a checkpoint: the step in the name, and why it is none, if so."""
+    """Folders named like a checkpoint: path, step in the name, fault if any."""
     for path in sorted(directory.glob("step-*")):
         if not path.is_dir() or path.name.endswith(_SUPERSEDED):
             continue
@@ -131,7 +131,7 @@ def _fault(path: Path, step: int | None) -> str | None:
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
-    """Check that a checkpoint is whole and read its small parts.
+    """Checks that a checkpoint is whole and reads its small parts.
 
     Raises CheckpointError, naming the file at fault.
     """
@@ -168,7 +168,7 @@ def _read_trainer(file: Path) -> TrainerState:
 
 
 def seal(draft: Path, final: Path) -> None:
-    """Bring every file of a draft to the disk, write the marker, and give it its final name."""
+    """Brings a draft to the disk, writes its marker, and gives it its name."""
     files = sorted(path for path in draft.rglob("*") if path.is_file())
     for path in files:
         _fsync(path)
@@ -182,7 +182,7 @@ def seal(draft: Path, final: Path) -> None:
 
 
 def prune_checkpoints(directory: Path, keep: int | None) -> None:
-    """Delete all but the newest `keep` checkpoints; None keeps all."""
+    """Deletes all but the newest `keep` checkpoints; None keeps all."""
     if keep is None:
         return
     for path in list(list_checkpoints(directory).values())[:-keep]:
@@ -191,7 +191,7 @@ def prune_checkpoints(directory: Path, keep: int | None) -> None:
 
 
 def set_aside_after(directory: Path, step: int) -> None:
-    """Rename checkpoints later than `step`, from which the run goes on."""
+    """Renames checkpoints later than `step`, from which the run goes on."""
     for later, path in list_checkpoints(directory).items():
         if later > step:
             aside = path.with_name(f"{path.name}{_SUPERSEDED}")
@@ -208,7 +208,7 @@ def _fsync(path: Path) -> None:
 
 
 def unusable(path: Path, reason: str) -> CheckpointError:
-    """The error that names a checkpoint and what is wrong with it."""
+    """The error that names a checkpoint and its fault."""
     return CheckpointError(
         f"{path} is not a complete checkpoint: {reason}; "
         f"resume from another one with --checkpoint STEP"

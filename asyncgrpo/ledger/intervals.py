@@ -1,4 +1,4 @@
-"""Sets of whole numbers as half-open intervals: what is resolved is nearly one run.
+"""Sets of whole numbers as half-open intervals; resolved prompts are nearly one run.
 
 add 0, 1, 2, 5   ->   [0, 3) [5, 6)   ->   first missing: 3
 """
@@ -19,11 +19,11 @@ class IntervalSet:
             self.add_span(start, end)
 
     def add(self, number: int) -> None:
-        """Add one number."""
+        """Adds one number."""
         self.add_span(number, number + 1)
 
     def add_span(self, start: int, end: int) -> None:
-        """Add [start, end)."""
+        """Adds [start, end)."""
         if start >= end:
             return
         first = bisect_right(

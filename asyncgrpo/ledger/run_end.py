@@ -10,7 +10,7 @@ def last_ordinal(num_epochs: float, num_prompts: int) -> int:
 
 
 def reached_end(config: Config, state: RolloutState) -> str | None:
-    """The limit that the run has reached, in words; None where there is more to train."""
+    """The limit that the run has reached; None where there is more to train."""
     trainer = config.trainer
     if trainer.max_steps > 0:
         if state.step < trainer.max_steps:
@@ -23,7 +23,7 @@ def reached_end(config: Config, state: RolloutState) -> str | None:
 
 
 def longer(config: Config) -> str:
-    """The override with which a run that has reached its end goes on as long again."""
+    """The override that lets a run at its end go on as long again."""
     if config.trainer.max_steps > 0:
         return f"trainer.max_steps={2 * config.trainer.max_steps}"
     return f"trainer.num_train_epochs={2 * config.trainer.num_train_epochs:g}"

@@ -1,4 +1,4 @@
-"""`rollout_state.json`: which prompts the weights beside it have seen.
+"""`rollout_state.json`: the prompts that the weights beside it have seen.
 
     {"format": 1, "step": 48, "policy_version": 12, "epoch": 0, "seed": 42, "num_prompts": 1460,
      "prompt_index": 311, "resolved": [[0, 311], [313, 320]], "partial": {"312": [0, 1, 5]},
@@ -38,7 +38,7 @@ class RolloutState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_state(directory: Path, state: RolloutState) -> Path:
-    """Write `directory/rollout_state.json`, whole or not at all."""
+    """Writes `directory/rollout_state.json`, whole or not at all."""
     path = directory / STATE_NAME
     draft = path.with_name(f"{STATE_NAME}.tmp")
     with draft.open("wb") as file:
@@ -50,7 +50,7 @@ def write_state(directory: Path, state: RolloutState) -> Path:
 
 
 def read_state(directory: Path) -> RolloutState:
-    """Read and check `directory/rollout_state.json`.
+    """Reads and checks `directory/rollout_state.json`.
 
     Raises CheckpointError where it is missing, damaged, or of another format.
     """
@@ -82,7 +82,7 @@ def read_state(directory: Path) -> RolloutState:
 
 
 def missing_fields(raw: Any, kind: type[msgspec.Struct]) -> str:
-    """Names of the fields that `kind` needs and `raw` lacks; empty where it is no mapping."""
+    """Names of the fields that `kind` needs and the mapping `raw` lacks."""
     if not isinstance(raw, dict):
         return ""
     required = (field.name for field in msgspec.structs.fields(kind) if field.required)

@@ -1,4 +1,4 @@
-"""Which prompts and samples are resolved: the memory that makes a resume exact.
+"""The states of prompts and samples: the memory that makes a resume exact.
 
     offered  --trained(key)-->  trained  ─┐
              --dropped(key)-->  dropped  ─┴─>  all samples of the group: the prompt is resolved
@@ -67,7 +67,7 @@ class Ledger:
 
     @classmethod
     def restore(cls, state: RolloutState) -> "Ledger":
-        """The ledger as it was when `state` was taken; what was only queued is unknown again."""
+        """The ledger of a saved state; what was only queued is unknown again."""
         ledger = cls(state.num_prompts)
         base = state.epoch * state.num_prompts
         ledger._resolved.add_span(0, base)
@@ -79,7 +79,7 @@ class Ledger:
         return ledger
 
     def offer(self, keys: Iterable[SampleKey]) -> set[SampleKey]:
-        """Register the samples of one arriving group; return those to train.
+        """Registers the samples of one arriving group; returns those to train.
 
         A sample of a resolved prompt, or one offered or trained before, is refused and counted.
         """
@@ -92,20 +92,20 @@ class Ledger:
         return accepted
 
     def trained(self, keys: Iterable[SampleKey]) -> None:
-        """The step that contains these samples is in the weights."""
+        """Records that the step with these samples is in the weights."""
         for key in keys:
             self._group(key).trained.add(key.index)
             self._settle(self.ordinal(key))
 
     def dropped(self, key: SampleKey, reason: str) -> None:
-        """An offered sample will not be trained."""
+        """Records that an offered sample will not be trained."""
         group = self._group(key)
         group.dropped.add(key.index)
         group.last_reason = reason
         self._settle(self.ordinal(key))
 
     def drop_prompt(self, epoch: int, position: int, reason: str) -> None:
-        """The worker resolved a prompt without offering anything of it."""
+        """Records a prompt that the worker resolved without offering anything of it."""
         ordinal = epoch * self.num_prompts + position
         if ordinal in self._resolved:
             return
@@ -130,7 +130,7 @@ class Ledger:
 
     @property
     def not_wanted(self) -> Spans:
-        """Half-open intervals of ordinals that are resolved or queued: not to generate again."""
+        """Half-open intervals of ordinals not to generate again: resolved or queued."""
         spans = IntervalSet(self._resolved.spans)
         for ordinal, group in self._open.items():
             if group.outstanding:
@@ -146,7 +146,7 @@ class Ledger:
         return LedgerCounts(self._offered_groups, queued, trained, dropped, dict(self._dropped))
 
     def state(self, *, step: int, policy_version: int, seed: int) -> RolloutState:
-        """What `rollout_state.json` says after `step` steps."""
+        """The content of `rollout_state.json` after `step` steps."""
         epoch, prompt_index = divmod(self.first_ordinal, self.num_prompts)
         base = epoch * self.num_prompts
         return RolloutState(
@@ -190,7 +190,7 @@ class Ledger:
             self._resolve(ordinal, group)
 
     def _resolve(self, ordinal: int, group: _Group) -> None:
-        """A prompt counts as trained if any sample of it was."""
+        """Counts a resolved prompt: as trained if any sample of it was."""
         del self._open[ordinal]
         self._resolved.add(ordinal)
         if not group.trained:

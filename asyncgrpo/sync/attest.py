@@ -18,7 +18,6 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float32, Int32
 
-from asyncgrpo.config.derive import ATTEST_TOLERANCE
 from asyncgrpo.errors import ServerError, SyncError
 from asyncgrpo.sync.backend import Server, on_each
 
@@ -48,11 +47,6 @@ def probe_tokens(
     assert length >= 2
     allowed = np.setdiff1d(np.arange(vocab_size, dtype=np.int32), np.asarray(avoid, np.int32))
     return np.random.default_rng(seed).choice(allowed, size=length).astype(np.int32)
-
-
-def tolerance_for(dtype: str) -> float:
-    """The tolerance where the recipe sets none; `dtype` is the served one."""
-    return ATTEST_TOLERANCE.get(dtype, max(ATTEST_TOLERANCE.values()))
 
 
 @dataclass(frozen=True)

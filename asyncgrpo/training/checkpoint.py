@@ -47,7 +47,7 @@ SEPARATOR: Final = "/"  # parameter name / entry of its optimizer state
 
 
 def load_optimizer(checkpoint: Checkpoint, policy: Policy, optimizer: Optimizer, name: str) -> None:
-    """Load the optimizer's state into a fresh one; every rank calls it.
+    """Loads the optimizer's state into a fresh one; every rank calls it.
 
     Another optimizer than the one saved (`name` is trainer.optim) starts from nothing.
     """
@@ -111,7 +111,7 @@ class Contents:
 
 
 def gather(policy: Policy, optimizer: Optimizer) -> Contents:
-    """Collect weights and optimizer state. Collective: every rank calls it."""
+    """Collects weights and optimizer state. Collective: every rank calls it."""
     if isinstance(policy.model, PeftModel):
         model = adapter_tensors(policy.model)
     else:
@@ -138,7 +138,7 @@ def write_checkpoint(
     state: RolloutState,
     trainer: TrainerState,
 ) -> Path:
-    """Rank 0: write the checkpoint of `state.step`, whole or not at all.
+    """Writes the checkpoint of `state.step`, whole or not at all; rank 0 calls it.
 
     Raises RunError where it cannot be written; earlier checkpoints stay as they are.
     """

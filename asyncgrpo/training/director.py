@@ -1,4 +1,4 @@
-"""The orders of each rank: rank 0 makes them of the samples that arrive, and sends the others'.
+"""The orders of every rank, which rank 0 makes of the samples that arrive.
 
 Inbox.take  -->  Director (rank 0)  --one order per rank-->  every rank's loop
 
@@ -18,7 +18,7 @@ from asyncgrpo.training.orders import End, Finish, Order, Train, Wait
 from asyncgrpo.training.parallel import receive_order, send_orders
 from asyncgrpo.training.publish import Publishing
 
-WAIT_S = 10.0  # rank 0 tells the others this often that it is only waiting
+WAIT_S = 10.0  # how often rank 0 tells the others that it still waits for samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Schedule:
 
 
 def follow() -> Iterator[Order]:
-    """Any rank but 0: rank 0's orders, up to Finish."""
+    """Rank 0's orders up to Finish, on any other rank."""
     while True:
         order = receive_order()
         yield order
@@ -45,7 +45,7 @@ def follow() -> Iterator[Order]:
 
 
 class Director:
-    """Rank 0's orders. Iterating gives its own and sends every other rank's."""
+    """Rank 0's orders; iterating gives its own and sends the others theirs."""
 
     def __init__(
         self, inbox: Inbox, publisher: Publishing, schedule: Schedule, *, step: int
@@ -100,7 +100,7 @@ class Director:
         return self._schedule.num_ranks * self._schedule.token_budget
 
     def _end(self) -> list[Order]:
-        """The end of the step; rank 0's order has the batches, which no other rank needs."""
+        """The end of the step; only rank 0's order has the batches."""
         self._step += 1
         step, schedule = self._step, self._schedule
         batches, self._batches = tuple(self._batches), []
@@ -132,5 +132,5 @@ class Director:
 
 
 def _one_per_rank(rows: tuple[Row, ...], num_ranks: int) -> tuple[Row, ...]:
-    """The last micro-batch of a run may have fewer rows: the others repeat one, uncounted."""
+    """A row for each rank; a short micro-batch repeats one, which does not count."""
     return rows + rows[:1] * (num_ranks - len(rows))

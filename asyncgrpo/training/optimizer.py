@@ -1,4 +1,4 @@
-"""From an accumulated gradient to new weights.
+"""The way from an accumulated gradient to new weights.
 
     gradients  --x scale-->  gradients of the step's loss  --clip to max_grad_norm-->  optimizer
 
@@ -94,7 +94,7 @@ class LearningRate:
         return self._base * float(self._factor(step))
 
     def apply(self, optimizer: Optimizer, step: int) -> float:
-        """Set it on every group and return it."""
+        """Sets the learning rate of the step on every group and returns it."""
         rate = self.at(step)
         for group in optimizer.param_groups:
             group["lr"] = rate
@@ -105,7 +105,7 @@ class LossScale:
     """float16 only: scales the loss so that small gradients do not vanish.
 
     It starts high and falls until gradients fit: an overflow on the way is how the scale is found,
-    and says nothing about the weights. At LOWEST_SCALE nothing is left to find.
+    and is no sign of broken weights. At LOWEST_SCALE nothing is left to find.
     """
 
     def __init__(self, value: float = 65536.0, growth_steps: int = 2000) -> None:
@@ -115,7 +115,7 @@ class LossScale:
         self._sound = 0
 
     def update(self, *, finite: bool) -> None:
-        """Halve after an overflow; double after many steps without one."""
+        """Halves the scale after an overflow; doubles it after many steps without one."""
         self.fell = not finite and self.value > LOWEST_SCALE
         self._sound = self._sound + 1 if finite else 0
         if not finite:
@@ -132,7 +132,7 @@ class SkipGuard:
         self._in_a_row = 0
 
     def record(self, *, finite: bool, step: int, excused: bool = False) -> None:
-        """Raise RunError when MOST_SKIPPED_IN_A_ROW steps in a row were not finite.
+        """Raises RunError when MOST_SKIPPED_IN_A_ROW steps in a row were not finite.
 
         One that only lowered the loss scale is excused: it neither counts nor breaks a row.
         """
@@ -148,7 +148,7 @@ class SkipGuard:
 
 
 def scale_gradients(parameters: Iterable[nn.Parameter], factor: float) -> list[Tensor]:
-    """Multiply the gradients in place; give them back."""
+    """Multiplies the gradients in place and returns them."""
     gradients = [p.grad for p in parameters if p.grad is not None]
     if factor != 1.0:
         for gradient in gradients:
@@ -170,10 +170,10 @@ def gradient_norm(gradients: list[Tensor]) -> Tensor:
 
 
 def clip_gradients(parameters: Iterable[nn.Parameter], norm: Tensor, max_norm: float) -> None:
-    """Scale the gradients down to `max_norm`, given their norm."""
+    """Scales the gradients down to `max_norm`, given their norm."""
     clip_grads_with_norm_(parameters, max_norm, norm)
 
 
 def is_finite(*values: float) -> bool:
-    """Whether all are finite."""
+    """True if all are finite."""
     return all(math.isfinite(value) for value in values)

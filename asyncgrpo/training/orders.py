@@ -1,4 +1,4 @@
-"""Orders: rank 0 tells every rank its next task, so all take part in the same collectives.
+"""Rank 0's orders, by which all ranks take part in the same collectives.
 
 Train, Train, ..., End        a step
 Wait                          nothing to train yet; still alive
@@ -13,7 +13,7 @@ from asyncgrpo.training.intake.batches import Batch
 
 
 class Train(msgspec.Struct, frozen=True, tag=True):
-    """Forward and backward this rank's row of a micro-batch."""
+    """Order: forward and backward of this rank's row of a micro-batch."""
 
     row: Row
     denominator: float  # the loss of the row is its sum over terms / denominator
@@ -22,7 +22,7 @@ class Train(msgspec.Struct, frozen=True, tag=True):
 
 
 class End(msgspec.Struct, frozen=True, tag=True):
-    """Take the optimizer step over what was accumulated, then what is asked for."""
+    """Order: the optimizer step over what was accumulated, then what the fields ask for."""
 
     gradient_scale: float  # from the accumulated gradient to that of the step's loss
     publish: bool
@@ -33,11 +33,11 @@ class End(msgspec.Struct, frozen=True, tag=True):
 
 
 class Wait(msgspec.Struct, frozen=True, tag=True):
-    """Nothing to train yet."""
+    """Order: nothing to train yet."""
 
 
 class Finish(msgspec.Struct, frozen=True, tag=True):
-    """The run is over."""
+    """Order: the run is over."""
 
     save: bool
 

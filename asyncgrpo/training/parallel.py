@@ -35,12 +35,12 @@ class Ranks:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is rank 0, the one that talks to worker, servers and files."""
+        """True on rank 0, the one that talks to worker, servers and files."""
         return self.rank == 0
 
 
 def join_ranks(*, use_gpu: bool, timeout_s: float) -> Ranks:
-    """Join the process group that torchrun describes; alone where it did not start us."""
+    """Joins the process group that torchrun describes; alone without torchrun."""
     device = torch.device("cpu")
     if use_gpu:
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
@@ -56,7 +56,7 @@ def join_ranks(*, use_gpu: bool, timeout_s: float) -> Ranks:
 
 
 def leave_ranks() -> None:
-    """Leave the process group."""
+    """Leaves the process group."""
     if dist.is_initialized():
         dist.destroy_process_group()
 
@@ -75,7 +75,7 @@ def _receive_bytes(rank: int) -> bytes:
 
 
 def send_orders(orders: Sequence[Order]) -> Order:
-    """Rank 0: send each rank its own order; return rank 0's."""
+    """Sends each rank its own order and returns rank 0's; rank 0 calls it."""
     mine, *others = orders
     for rank, order in enumerate(others, start=1):
         _send_bytes(encode_order(order), rank)
@@ -83,7 +83,10 @@ def send_orders(orders: Sequence[Order]) -> Order:
 
 
 def receive_order() -> Order:
-    """Any other rank: wait for rank 0's next order. Raises RunError if rank 0 is gone."""
+    """Waits for rank 0's next order, on any other rank.
+
+    Raises RunError if rank 0 is gone.
+    """
     try:
         data = _receive_bytes(0)
     except RuntimeError as error:
@@ -101,7 +104,7 @@ def shard(
     compute: torch.dtype | None,
     replicate: bool,
 ) -> None:
-    """Shard parameters over the ranks: each decoder layer by itself, the rest with the root.
+    """Shards parameters over the ranks: each decoder layer by itself, the rest with the root.
 
     The root's own parameters, the head's among them, stay whole from forward to backward.
 
@@ -129,7 +132,10 @@ def local_loss_scale(model: nn.Module, ranks: Ranks) -> float:
 
 
 def sum_gradients(model: nn.Module, ranks: Ranks) -> None:
-    """Replicated parameters: add up the gradients of all ranks. Shards were summed on the way."""
+    """Adds up the gradients of all ranks of parameters that are not sharded.
+
+    Those of shards are summed already.
+    """
     if ranks.world == 1 or isinstance(model, FSDPModule):
         return
     gradients: list[Tensor] = []
@@ -156,12 +162,12 @@ def gather_aggregates(aggregates: Aggregates, ranks: Ranks) -> list[Aggregates]:
 
 
 def is_lost_rank(error: RuntimeError) -> bool:
-    """Whether a collective failed because another rank ended: gloo has no class for it."""
+    """True if a collective failed as another rank ended: gloo has no class for it."""
     return isinstance(error, dist.DistError) or "/gloo/" in str(error)
 
 
 def wait_for_ranks(ranks: Ranks) -> None:
-    """Return once every rank has come here."""
+    """Returns once every rank has come here."""
     sum_over_ranks(torch.zeros((), device=ranks.device))
 
 

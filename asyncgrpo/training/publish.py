@@ -1,4 +1,4 @@
-"""From trained weights to served ones: a snapshot of all ranks, handed to the publisher.
+"""The way from trained weights to served ones: a snapshot, handed to the publisher.
 
     model  --full_tensors | adapter_tensors, probe-->  Snapshot  --Publisher (rank 0)-->  servers
 
@@ -19,7 +19,7 @@ from asyncgrpo.config import Config, known
 from asyncgrpo.metrics.values import Aggregates
 from asyncgrpo.server.client import configured_client
 from asyncgrpo.sync.adapter import AdapterBackend
-from asyncgrpo.sync.attest import NUM_PROBE_TOKENS, Attestor, probe_tokens, tolerance_for
+from asyncgrpo.sync.attest import NUM_PROBE_TOKENS, Attestor, probe_tokens
 from asyncgrpo.sync.backend import Server, SyncBackend
 from asyncgrpo.sync.base import Probe, Publisher, PublishReport, Snapshot
 from asyncgrpo.sync.folder import FolderBackend
@@ -29,7 +29,7 @@ from asyncgrpo.training.model.model import Policy
 
 
 class Publishing(Protocol):
-    """What the trainer asks of a publisher; `sync.base.Publisher` is one."""
+    """A publisher as the trainer uses it; `sync.base.Publisher` is one."""
 
     def publish(self, snapshot: Snapshot) -> int: ...
     def check(self) -> None: ...
@@ -48,8 +48,7 @@ def make_publisher(
     """The publisher that the configuration asks for, to the servers it names."""
     attestor = None
     if config.sync.attest:
-        served_dtype = str(known(config.server.dtype))
-        attestor = Attestor(config.sync.attest_tolerance or tolerance_for(served_dtype))
+        attestor = Attestor(known(config.sync.attest_tolerance))
     return Publisher(
         _backend(config, policy),
         lambda: _connect(config),
@@ -61,7 +60,7 @@ def make_publisher(
 
 def _backend(config: Config, policy: Policy) -> SyncBackend:
     served = Path(known(config.sync.path))
-    keep = config.sync.keep_versions or config.rollout.max_staleness + 1
+    keep = known(config.sync.keep_versions)
     if config.sync.backend == "adapter":
         assert isinstance(policy.model, PeftModel), "adapter sync without an adapter"
         return AdapterBackend(served, adapter_config(policy.model), keep_versions=keep)
@@ -73,7 +72,10 @@ def _connect(config: Config) -> Sequence[Server]:
 
 
 def snapshot(config: Config, policy: Policy, probe_ids: Int32[np.ndarray, "n"] | None) -> Snapshot:
-    """The weights as they are now. Collective: every rank calls it; rank 0's holds the tensors."""
+    """The weights as they are now.
+
+    Collective: every rank calls it. Rank 0's snapshot holds the tensors.
+    """
     model = policy.model
     if config.sync.backend == "adapter" and isinstance(model, PeftModel):
         tensors = adapter_tensors(model)

@@ -71,7 +71,7 @@ class RankZero:
     def __init__(
         self, run: TrainingRun, make_publisher: MakePublisher, checkpoint: Checkpoint | None
     ) -> None:
-        """Listen for the worker and start the publisher; nothing is answered before `begin`."""
+        """Listens for the worker and starts the publisher; nothing is answered before `begin`."""
         config, run_dir = run.config, run.run_dir
         self.num_tokens = 0 if checkpoint is None else checkpoint.trainer.num_tokens
         self._config = config
@@ -103,7 +103,7 @@ class RankZero:
         return self._inbox
 
     def begin(self, step: int) -> None:
-        """Wait until what was published is served and attested, then answer the worker."""
+        """Waits until what was published is served and attested, then answers the worker."""
         self._publisher.wait(known(self._config.server.vllm_server_timeout))
         served = self._served
         assert served is not None, "nothing was published"
@@ -122,7 +122,7 @@ class RankZero:
         self._step_started = time.perf_counter()
 
     def publish(self, snapshot: Snapshot) -> None:
-        """Hand over a snapshot; from now on the weights have its version."""
+        """Hands over a snapshot; from now on the weights have its version."""
         version = self._publisher.publish(snapshot)
         if self._inbox is None:
             return
@@ -131,7 +131,7 @@ class RankZero:
             self._publisher.wait(known(self._config.server.vllm_server_timeout))
 
     def commit(self, outcome: StepOutcome, end: End) -> None:
-        """Resolve the samples of a step that is in the weights, tell the worker, observe it."""
+        """Resolves the samples of a step taken, tells the workers, observes it."""
         now = time.perf_counter()
         if not outcome.finite:
             self.reporter.record_skip(
@@ -156,7 +156,7 @@ class RankZero:
         self._step_started = now
 
     def report(self, step: int, loss_sums: list[Aggregates]) -> None:
-        """Write a log window."""
+        """Writes a log window."""
         ledger = self.inbox.ledger
         assert ledger is not None
         self.reporter.record_ledger(self.inbox.counts())
@@ -172,7 +172,7 @@ class RankZero:
         )
 
     def save(self, contents: Contents, trainer: TrainerState) -> None:
-        """Write a checkpoint, then remove the oldest beyond the limit."""
+        """Writes a checkpoint, then removes the oldest beyond the limit."""
         directory = checkpoints_of(self._run_dir)
         started = time.perf_counter()
         state = self.inbox.state(
@@ -212,11 +212,11 @@ class RankZero:
         logger.info("checkpoint of step %d saved in %.1f s: %s", trainer.step, seconds, path)
 
     def finish(self) -> None:
-        """Wait for the last publish, after the last order."""
+        """Waits for the last publish, after the last order."""
         self._publisher.wait(known(self._config.server.vllm_server_timeout))
 
     def close(self) -> None:
-        """Stop the worker and the publisher, whatever happened."""
+        """Stops the worker and the publisher, whatever happened."""
         if self._inbox is not None:
             self._inbox.close()
         self._publisher.close()
@@ -224,7 +224,7 @@ class RankZero:
         self.reporter.close()
 
     def _on_published(self, published: PublishReport) -> None:
-        """Announce what is served and attested; runs in the publisher's thread."""
+        """Announces what is served and attested; runs in the publisher's thread."""
         self._served = published
         if self._inbox is not None:
             self._inbox.announce(messages.Published(published.policy, published.version))

@@ -1,4 +1,4 @@
-"""What a step and a log window come to, on rank 0: metrics.jsonl, events.jsonl, one line per step.
+"""Reports of steps and log windows, on rank 0: metrics.jsonl, events.jsonl, log lines.
 
     StepReport  --record-->  Recorder  +  worker's  +  publisher's  +  loss sums  --window-->  sinks
 
@@ -27,7 +27,7 @@ P = ParamSpec("P")
 
 
 def never_raises(function: Callable[P, None]) -> Callable[P, None]:
-    """Log what goes wrong instead of ending the run."""
+    """Logs what goes wrong instead of ending the run."""
 
     @functools.wraps(function)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -64,7 +64,7 @@ class Reporter:
         counts: LedgerCounts,
         utilization: Utilization | None = None,
     ) -> None:
-        """`counts` are the ledger's at the start of this process; without `utilization` no MFU."""
+        """Takes the ledger's counts at the start of this process; without `utilization` no MFU."""
         self.events = EventLog(run_dir / EVENTS_FILE)
         self._sinks = sinks
         self._recorder = Recorder()
@@ -73,7 +73,7 @@ class Reporter:
 
     @never_raises
     def record_step(self, report: StepReport) -> None:
-        """Observe a step."""
+        """Observes a step."""
         record = self._recorder.record
         for name, value in (
             ("loss", report.loss),
@@ -94,7 +94,7 @@ class Reporter:
     def record_skip(
         self, step: int, loss: float, grad_norm: float, lowered_scale: float | None
     ) -> None:
-        """A step whose loss or gradient was not finite; float16: the loss scale from now on."""
+        """Observes a skipped step; `lowered_scale` is the new loss scale of float16."""
         self._recorder.record("skipped_step_count", 1)
         if lowered_scale is None:
             logger.warning("step %d skipped: loss %s, gradient norm %s", step, loss, grad_norm)
@@ -116,7 +116,7 @@ class Reporter:
 
     @never_raises
     def record_ledger(self, counts: LedgerCounts) -> None:
-        """Observe how many prompts reached which state since the last call."""
+        """Observes how many prompts reached which state since the last call."""
         before, self._counts = self._counts, counts
         for state, change in (
             ("queued", counts.offered - before.offered),
@@ -134,7 +134,7 @@ class Reporter:
         policy_version: int,
         epoch: float,
     ) -> None:
-        """Reduce what was observed since the last window and write it."""
+        """Reduces the observations since the last window and writes them."""
         for aggregates in observed:
             self._recorder.merge(aggregates)
         values = reduce_window(self._recorder.drain())
@@ -150,7 +150,7 @@ class Reporter:
         logger.info("%s", step_line(step, values, log=True))
 
     def close(self) -> None:
-        """Flush the sinks."""
+        """Flushes the sinks."""
         self._sinks.close()
 
 

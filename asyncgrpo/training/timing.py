@@ -1,4 +1,4 @@
-"""How long the phases of a step take, on CPU and on GPUs.
+"""The duration of each phase of a step, on CPU and on GPUs.
 
     with timer.phase("fwd"): ...   ->   timer.drain() == {"fwd": seconds, ...}
 
@@ -24,7 +24,7 @@ class PhaseTimer:
 
     @contextmanager
     def phase(self, name: str) -> Generator[None]:
-        """Count the time of the block."""
+        """Counts the time of the block."""
         if not self._on_gpu:
             started = time.perf_counter()
             yield

@@ -104,7 +104,7 @@ class Trainer:
             self._restore(checkpoint)
 
     def run(self, orders: Iterable[Order], rank_zero: RankZero | None) -> None:
-        """Follow the orders until Finish."""
+        """Follows the orders until Finish."""
         self._seed()
         self._timer.drain()  # the first publish is no part of a step
         for order in orders:
@@ -120,7 +120,7 @@ class Trainer:
                         self._save(rank_zero)
 
     def publish(self, rank_zero: RankZero | None) -> None:
-        """Hand the weights as they are to the publisher."""
+        """Hands the weights as they are to the publisher."""
         with self._timer.phase("weight_sync"):
             with self._timer.phase("weight_sync_barrier"):
                 wait_for_ranks(self.ranks)
@@ -129,7 +129,7 @@ class Trainer:
                 rank_zero.publish(taken)
 
     def _train(self, order: Train) -> None:
-        """Add the gradient of one row."""
+        """Adds the gradient of one row."""
         row = RowTensors.from_row(order.row, self.ranks.device, order.policy_version)
         with self._timer.phase("fwd_bwd"):
             with self._timer.phase("fwd"):
@@ -142,7 +142,7 @@ class Trainer:
             self._sums = self._sums.merge(sums)
 
     def _end(self, order: End, rank_zero: RankZero | None) -> None:
-        """Take the optimizer step, then publish, report and save as ordered."""
+        """Takes the optimizer step, then publishes, reports and saves as ordered."""
         rate = self._rates.apply(self.optimizer, self.step)
         with self._timer.phase("optimizer"):
             loss, norm = self._apply_gradient(order.gradient_scale)
@@ -172,7 +172,7 @@ class Trainer:
         self._seed()
 
     def _apply_gradient(self, scale: float) -> tuple[float, float]:
-        """Sum over ranks, scale, clip and step; give the step's loss and gradient norm.
+        """Sums over ranks, scales, clips and steps; gives the step's loss and gradient norm.
 
         Where either is not finite the weights stay as they are, on every rank alike.
         """
@@ -199,7 +199,7 @@ class Trainer:
         return scale.value if scale is not None and scale.fell and is_finite(loss) else None
 
     def _report(self, rank_zero: RankZero | None) -> None:
-        """Bring the window's loss sums of all ranks together: the only transfer of them."""
+        """Gathers the window's loss sums of all ranks, once per window."""
         gathered = gather_aggregates(self._sums.aggregates(), self.ranks)
         self._sums = LossSums({})
         if rank_zero is not None:
@@ -225,7 +225,7 @@ class Trainer:
             self._loss_scale = LossScale(checkpoint.trainer.loss_scale)
 
     def _seed(self) -> None:
-        """Dropout of a step follows from (seed, step, rank) alone, so a resume repeats it."""
+        """Seeds dropout by (seed, step, rank) alone, so that a resume repeats it."""
         seeds = (self.config.trainer.seed, self.step, self.ranks.rank)
         torch.manual_seed(hash(seeds) & (2**63 - 1))
 
@@ -244,9 +244,9 @@ class Trainer:
 
 
 def refuse_another_order(config: Config, checkpoint: Checkpoint | None) -> None:
-    """The ledger's positions are of one permutation of the prompts.
+    """Refuses a seed that orders the prompts anew: positions of the ledger would not hold.
 
-    Raises CheckpointError where the run would go on with another.
+    Raises CheckpointError.
     """
     if checkpoint is None or checkpoint.state.seed == config.rollout.seed:
         return
@@ -260,7 +260,7 @@ def refuse_another_order(config: Config, checkpoint: Checkpoint | None) -> None:
 def train(
     run_dir: Path, step: int | None = None, make_publisher: MakePublisher = make_publisher
 ) -> None:
-    """Train the run of `run_dir` to its end, on every rank.
+    """Trains the run of `run_dir` to its end, on every rank.
 
     Args:
         run_dir: of the run; all that is known about it is there.
@@ -285,7 +285,7 @@ def train(
     if ranks.is_first:
         _lead(trainer, run_dir, checkpoint, make_publisher)
     else:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # rank 0 is asked too, and says when to end
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # rank 0 is asked too, and orders the end
         trainer.publish(None)
         trainer.run(follow(), None)
     leave_ranks()
@@ -294,7 +294,7 @@ def train(
 def _lead(
     trainer: Trainer, run_dir: Path, checkpoint: Checkpoint | None, make_publisher: MakePublisher
 ) -> None:
-    """Rank 0: serve what is loaded, then train."""
+    """Serves what is loaded, then trains, on rank 0."""
     if checkpoint is not None:
         set_aside_after(checkpoints_of(run_dir), checkpoint.state.step)
     config, policy, ranks = trainer.config, trainer.policy, trainer.ranks
@@ -316,7 +316,7 @@ def _title(config: Config) -> str:
 
 
 def main() -> None:
-    """Run one trainer process."""
+    """Runs one trainer process."""
     parser = argparse.ArgumentParser(prog="python -m asyncgrpo.training.trainer")
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--checkpoint", type=int, metavar="STEP", help="default: the newest")
@@ -327,11 +327,11 @@ def main() -> None:
 def run(
     run_dir: Path, step: int | None = None, make_publisher: MakePublisher = make_publisher
 ) -> int:
-    """`train`, with a user's mistakes told as messages; the exit code."""
+    """Runs `train` and returns the exit code; a user's mistake is a message, no traceback."""
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, stream=sys.stderr)
     logging.getLogger("httpx").setLevel(logging.WARNING)  # a line per request
     transformers.logging.disable_progress_bar()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's to interpret
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher acts on Ctrl-C
     faulthandler.register(signal.SIGUSR1, all_threads=True)  # stacks for a crash bundle
     try:
         train(run_dir, step, make_publisher)

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from asyncgrpo.training.head.lm_head import score_terms
+from asyncgrpo.training.head.logit_shape import Head
 from tests.bench.figure import Figure
 
 V, N, T, K = 151_936, 4_096, 2_048, 8
@@ -88,9 +89,12 @@ def _draw() -> _Inputs:
 
 def _ours(given: _Inputs) -> Tensor:
     scores = score_terms(
-        given.hidden_NH, given.weight_VH, given.position_T, given.target_T,
+        given.hidden_NH,
+        Head(given.weight_VH),
+        given.position_T,
+        given.target_T,
         top_ids_TK=given.top_ids_TK,
-    )  # fmt: skip
+    )
     return torch.cat([scores.logprob_T[:, None], scores.top_logprob_TK], dim=1)
 
 

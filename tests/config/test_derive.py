@@ -108,6 +108,11 @@ def test_half_precision_is_attested_less_tightly():
     assert tolerances == sorted(set(tolerances))
 
 
+def test_where_the_trained_type_is_not_known_the_served_one_is_attested():
+    open_yet = derived(server={"dtype": "float16"}, model={"dtype": "auto"})
+    assert open_yet.sync.attest_tolerance == derived(trainer={"fp16": True}).sync.attest_tolerance
+
+
 def test_the_checkpoint_s_own_type():
     config = derived(Facts(model_dtype="bfloat16"), model={"dtype": "auto"})
     assert config.model.dtype == config.server.dtype == "bfloat16"

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from asyncgrpo.training.head.lm_head import score_terms
-from asyncgrpo.training.head.logit_shape import LogitShape
+from asyncgrpo.training.head.logit_shape import Head, LogitShape
 from tests.gpu.line import Line
 
 VALUES, GRADIENTS = 1e-5, {torch.bfloat16: 1e-2, torch.float16: 2e-3, torch.float32: 1e-5}
@@ -55,9 +55,13 @@ def _draw(size: Size, dtype: torch.dtype, device: torch.device) -> tuple[Tensor,
 def _tiled(hidden: Tensor, weight: Tensor, ids: Tensor, shape: LogitShape) -> list[Tensor]:
     leaves = [each.detach().requires_grad_() for each in (hidden, weight)]
     scores = score_terms(
-        leaves[0], leaves[1], torch.arange(len(ids), device=ids.device), ids[:, 0],
-        top_ids_TK=ids[:, 1:], shape=shape, tile_logits=3 * weight.shape[0] * len(ids) // 8,
-    )  # fmt: skip
+        leaves[0],
+        Head(leaves[1], shape=shape),
+        torch.arange(len(ids), device=ids.device),
+        ids[:, 0],
+        top_ids_TK=ids[:, 1:],
+        tile_logits=3 * weight.shape[0] * len(ids) // 8,
+    )
     logprobs = torch.cat([scores.logprob_T[:, None], scores.top_logprob_TK], 1)
     return [logprobs, scores.entropy_T, *torch.autograd.grad(logprobs, leaves, _weights(logprobs))]
 

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 
 from asyncgrpo.records import Row
 from asyncgrpo.training.attention.attention_backends import Backends
-from asyncgrpo.training.loss.loss import LossSettings, policy_loss
+from asyncgrpo.training.loss.loss import policy_loss
 from asyncgrpo.training.model.flops import count_flops
 from asyncgrpo.training.model.forward import PolicyModel
 from asyncgrpo.training.model.model import Policy
@@ -23,6 +23,7 @@ from asyncgrpo.training.model.peak_rates import peak_rate
 from asyncgrpo.training.model.row_tensors import RowTensors
 from tests.gpu.line import Line
 from tests.gpu.made_rows import Group
+from tests.training.fixtures import loss_settings
 
 RUNS = 5
 LEAST_SPEED_UP = 2.8  # published at R = 3.4 on an H100
@@ -81,7 +82,7 @@ def _medians(policy: Policy, rows: tuple[Row, ...], device: torch.device) -> lis
 def _timed_step(policy: Policy, row: RowTensors, device: torch.device) -> float:
     _wait(device)
     started = time.perf_counter()
-    loss, _ = policy_loss(policy.scorer(row), row, LossSettings(), float(row.num_trained))
+    loss, _ = policy_loss(policy.scorer(row), row, loss_settings(), float(row.num_trained))
     loss.backward()
     _wait(device)
     took = time.perf_counter() - started

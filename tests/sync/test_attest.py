@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncgrpo.errors import ServerError, SyncError
-from asyncgrpo.sync.attest import Attestor, Probe, compare, probe_tokens, tolerance_for
+from asyncgrpo.sync.attest import Attestor, Probe, compare, probe_tokens
 
 from .fakes import TOKENS, FakeServer, logprobs_for
 
@@ -130,8 +130,3 @@ def test_the_probe_is_fixed_by_its_seed_and_stays_in_the_vocabulary():
     assert tokens.max() < 100
     assert set(probe_tokens(8, seed=1, avoid=[5, 6]).tolist()) == {0, 1, 2, 3, 4, 7}
     assert not set(tokens.tolist()) & {5, 6}
-
-
-def test_float32_is_held_to_the_tightest_tolerance_and_an_unknown_dtype_to_the_loosest():
-    assert tolerance_for("float32") < tolerance_for("float16") < tolerance_for("bfloat16")
-    assert tolerance_for("fp8") == tolerance_for("bfloat16")

@@ -1,5 +1,6 @@
 """A tiny Qwen3 with a tokenizer, and a run directory around it, for tests of the trainer."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,9 @@ import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from asyncgrpo.config import Config
+from asyncgrpo.config import Config, Facts, derive
+from asyncgrpo.config.sections.loss import LossConfig
+from asyncgrpo.training.loss.loss import LossSettings
 
 VOCAB = 64
 
@@ -71,14 +74,20 @@ def resolved(model: Path, run_dir: Path, /, **sections: dict[str, Any]) -> Confi
             "sharding": "none",
             "devices": (),
         },
-        "loss": {"num_sampler_logprobs": 4, "epsilon_high": 0.2},
+        "loss": {"num_sampler_logprobs": 4},
         "sync": {"backend": "folder", "path": str(run_dir / "served"), "attest_tolerance": 1e-3},
         "checkpoint": {"save_steps": 2},
         "run": {"name": run_dir.name, "dir": str(run_dir)},
     }
     for section, leaves in sections.items():
         tree.setdefault(section, {}).update(leaves)
-    return Config.model_validate(tree)
+    return derive(Config.model_validate(tree), Facts()).config
+
+
+def loss_settings(**changes: Any) -> LossSettings:
+    """Those of a recipe without a loss section, but for `changes`."""
+    config = LossConfig(epsilon_high=LossConfig().epsilon)
+    return dataclasses.replace(LossSettings.from_config(config), **changes)
 
 
 def write_run(run_dir: Path, config: Config) -> Path:

@@ -29,10 +29,11 @@ from asyncgrpo.packing.row import build_row
 from asyncgrpo.records import Sample
 from asyncgrpo.training.attention.attention_backends import Backends
 from asyncgrpo.training.attention.tree_attention import SDPA_ONLY
-from asyncgrpo.training.loss.loss import LossSettings, policy_loss
+from asyncgrpo.training.loss.loss import policy_loss
 from asyncgrpo.training.model.forward import PolicyModel
 from asyncgrpo.training.model.row_tensors import RowTensors
 from tests.training.fake_varlen import FAKE_VARLEN
+from tests.training.fixtures import loss_settings
 from tests.training.packed_samples import VOCABULARY, tangled_samples, tiny_model
 
 TINY: dict[str, Any] = {
@@ -113,7 +114,7 @@ CONFIGS: dict[str, PretrainedConfig] = {
 # Mixtral's router rounds to float32 on its way, which no patch of a function undoes.
 ROUNDING = {"mixtral": MixtralConfig(**TINY, num_local_experts=6, num_experts_per_tok=2)}
 
-SETTINGS = LossSettings(clip_min=0.0, clip_max=1e9, centering_tail="proportional")
+SETTINGS = loss_settings(clip_min=0.0, clip_max=1e9, centering_tail="proportional")
 TEMPERATURE = 0.7
 
 

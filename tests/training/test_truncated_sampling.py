@@ -8,10 +8,11 @@ from transformers import PreTrainedModel, Qwen3Config
 
 from asyncgrpo.packing.row import build_row
 from asyncgrpo.records import NO_TOKEN, Sample
-from asyncgrpo.training.loss.loss import LossSettings, policy_loss
+from asyncgrpo.training.loss.loss import policy_loss
 from asyncgrpo.training.loss.loss_sums import loss_metrics
 from asyncgrpo.training.model.forward import PolicyModel, TermScores
 from asyncgrpo.training.model.row_tensors import RowTensors
+from tests.training.fixtures import loss_settings
 from tests.training.packed_samples import VOCABULARY, K, tangled_samples, tiny_model
 
 TEMPERATURE, TOP_K, TOP_P = 0.7, 9, 0.8
@@ -73,7 +74,7 @@ def score(policy: PolicyModel, samples: list[Sample]) -> tuple[RowTensors, TermS
 
 def ratio_metric(policy: PolicyModel, samples: list[Sample]):
     row, scores = score(policy, samples)
-    _, sums = policy_loss(scores, row, LossSettings(), 1.0)
+    _, sums = policy_loss(scores, row, loss_settings(), 1.0)
     return loss_metrics([sums.aggregates()])["sampling/importance_sampling_ratio/mean"]
 
 
@@ -137,9 +138,9 @@ def test_its_expected_gradient_under_a_constant_advantage_is_zero(policy: Policy
             )
         )
     row, scores = score(policy, samples)
-    loss, _ = policy_loss(scores, row, LossSettings(centering_tail="proportional"), 1.0)
+    loss, _ = policy_loss(scores, row, loss_settings(centering_tail="proportional"), 1.0)
     grads = torch.autograd.grad(loss, list(policy.parameters()), allow_unused=True)
-    one, _ = policy_loss(*reversed(score(policy, samples[:1])), LossSettings(), 1.0)
+    one, _ = policy_loss(*reversed(score(policy, samples[:1])), loss_settings(), 1.0)
     single = torch.autograd.grad(one, list(policy.parameters()), allow_unused=True)
     assert max(float(g.abs().max()) for g in single if g is not None) > 1e-2
     assert max(float(g.abs().max()) for g in grads if g is not None) < 1e-6

@@ -12,12 +12,12 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3NextConfig
 
 from asyncgrpo.config import Config, Facts, derive
+from asyncgrpo.config.derive import ATTEST_TOLERANCE
 from asyncgrpo.config.facts import has_delta_net
 from asyncgrpo.records import TurnRequest
 from asyncgrpo.server.capabilities import choose_endpoint
 from asyncgrpo.server.client import ServerClient
 from asyncgrpo.server.sampling import sampling_params
-from asyncgrpo.sync.attest import tolerance_for
 from asyncgrpo.training.model.forward import PolicyModel
 from tests.server.vllm_process import running_vllm
 
@@ -90,4 +90,4 @@ async def test_it_serves_what_the_trainer_trains(config, url):
         served = await client.prompt_logprobs(name, ids)
     with torch.no_grad():
         expected = policy.sequence_logprobs(ids.tolist()).numpy()
-    assert np.abs(served[1:] - expected).mean() < tolerance_for("bfloat16")
+    assert np.abs(served[1:] - expected).mean() < ATTEST_TOLERANCE["bfloat16"]

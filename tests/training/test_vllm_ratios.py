@@ -27,10 +27,11 @@ from asyncgrpo.server.candidates import CandidateSource
 from asyncgrpo.server.capabilities import check, probe
 from asyncgrpo.server.client import ServerClient
 from asyncgrpo.server.sampling import sampling_params
-from asyncgrpo.training.loss.loss import LossSettings, policy_loss
+from asyncgrpo.training.loss.loss import policy_loss
 from asyncgrpo.training.model.forward import PolicyModel
 from asyncgrpo.training.model.row_tensors import RowTensors
 from tests.server.vllm_process import running_vllm
+from tests.training.fixtures import loss_settings
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1200)]
 
@@ -102,7 +103,7 @@ def ratio(policy: PolicyModel, sampled, *, with_sets: bool = True) -> Aggregate:
     row = RowTensors.from_row(build_row(samples), "cpu")
     with torch.no_grad():
         scores = policy(row, temperature=TEMPERATURE)
-        loss, sums = policy_loss(scores, row, LossSettings(), row.num_trained)
+        loss, sums = policy_loss(scores, row, loss_settings(), row.num_trained)
     assert torch.isfinite(loss)
     return sums.aggregates()[MEAN]
 

@@ -1,4 +1,4 @@
-"""Which function computes a layer's attention: `model.attn_backend`, and what falls back to sdpa.
+"""The function that computes a layer's attention: `model.attn_backend`, with sdpa to fall back on.
 
     sdpa          any device and type
     varlen        CUDA, bf16 and fp16: torch's variable-length attention
@@ -6,7 +6,7 @@
     auto          on a GPU varlen, and sdpa for the layers that varlen lacks something for;
                   on a CPU sdpa
 
-A back end that is asked for by name never falls back: what it lacks is refused.
+A back end that is asked for by name never falls back: it refuses what it lacks.
 """
 
 import logging
@@ -30,7 +30,7 @@ class Attend(Protocol):
     def __call__(
         self, query: Tensor, key: Tensor, value: Tensor, *, scaling: float, softcap: float | None
     ) -> Tensor:
-        """Attend: [1, H, N, D] and twice [1, Hkv, N, D] to [1, N, H, D]."""
+        """[1, N, H, D] from q [1, H, N, D], k and v [1, Hkv, N, D]."""
         ...
 
 
@@ -43,13 +43,13 @@ class AttentionBackend(Protocol):
         ...
 
     def lacks(self, query: Tensor, value: Tensor, softcap: float | None) -> str | None:
-        """What a layer asks for that this back end cannot compute; None = nothing."""
+        """The need of a layer that this back end lacks; None = there is none."""
         ...
 
     def plan(
         self, row: Row, window: int | None, dtype: torch.dtype, device: torch.device
     ) -> Attend:
-        """Plan a row's attention for a window."""
+        """Plans a row's attention for a window."""
         ...
 
 

@@ -24,7 +24,7 @@ from asyncgrpo.training.attention.gather_states import gather_states
 
 @dataclass(frozen=True, slots=True)
 class SdpaCall:
-    """A bucket on the device: its part of the gathered states, and who sees what."""
+    """A bucket on the device: its part of the gathered states, and their mask."""
 
     num_segments: int  # B
     num_queries: int  # Q
@@ -34,7 +34,10 @@ class SdpaCall:
 
 @dataclass(frozen=True, slots=True)
 class SdpaRow:
-    """A row's calls, planned for one window and type. An index of None leaves states in place."""
+    """A row's calls, planned for one window and type.
+
+    An index of None leaves states in place.
+    """
 
     calls: tuple[SdpaCall, ...]
     query_index: Tensor | None  # row positions of all buckets' queries, padding included
@@ -44,7 +47,7 @@ class SdpaRow:
     def __call__(
         self, query: Tensor, key: Tensor, value: Tensor, *, scaling: float, softcap: float | None
     ) -> Tensor:
-        """Attend: [1, H, N, D] and twice [1, Hkv, N, D] to [1, N, H, D]."""
+        """[1, N, H, D] from q [1, H, N, D], k and v [1, Hkv, N, D]."""
         queries = _gather(query, self.query_index).split(
             [call.num_segments * call.num_queries for call in self.calls]
         )
@@ -114,7 +117,7 @@ def _attend(
     scaling: float,
     softcap: float | None,
 ) -> Tensor:
-    """One bucket's outputs, [B x Q, H, D], from its gathered states, [B x Q or P, heads, D]."""
+    """A bucket's outputs, [B x Q, H, D], from its gathered states."""
     q, k, v = (
         states.unflatten(0, (call.num_segments, length)).transpose(1, 2)
         for states, length in (

@@ -4,7 +4,7 @@
     k, v  [N, Hkv, D]  --gather-->  [P, Hkv, D]      paths' ends     |--one kernel-->  [1, N, H, D]
 
 Each segment's queries meet the keys of its path, causal aligned bottom-right; key heads are not
-repeated. What a kernel lacks is told by name, for the caller to refuse or to compute otherwise.
+repeated. A need that the kernels lack is named, and the caller refuses it or computes otherwise.
 
 Letters: N tokens of the row, H query heads, Hkv key heads, D head size, P gathered keys.
 """
@@ -30,7 +30,7 @@ FEWEST_QUERIES = 2  # kernels take a longest segment of 1 for decoding, which ha
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """Where segments' queries and keys end, as the kernels take it."""
+    """The ends of segments' queries and keys, as the kernels take them."""
 
     query_ends: Tensor  # int32
     key_ends: Tensor  # int32
@@ -52,13 +52,13 @@ class VarlenFunction(Protocol):
         window: int | None,
         softcap: float | None,
     ) -> Tensor:
-        """Attend; `window` counts the keys a query sees, itself included."""
+        """Attends; `window` counts the keys a query sees, itself included."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class KernelLimits:
-    """What a function's kernels take."""
+    """The devices, types and sizes that a function's kernels take."""
 
     dtypes: tuple[torch.dtype, ...] = (torch.bfloat16, torch.float16)
     devices: tuple[str, ...] = ("cuda",)
@@ -79,7 +79,7 @@ class VarlenRow:
     def __call__(
         self, query: Tensor, key: Tensor, value: Tensor, *, scaling: float, softcap: float | None
     ) -> Tensor:
-        """Attend: [1, H, N, D] and twice [1, Hkv, N, D] to [1, N, H, D]."""
+        """[1, N, H, D] from q [1, H, N, D], k and v [1, Hkv, N, D]."""
         q, k, v = (states[0].transpose(0, 1) for states in (query, key, value))
         out = self.function(
             q.contiguous(),
@@ -102,7 +102,7 @@ class VarlenBackend:
     limits: KernelLimits = KernelLimits()
 
     def lacks(self, query: Tensor, value: Tensor, softcap: float | None) -> str | None:
-        """What a layer asks for that the kernels do not have; None = nothing."""
+        """The need of a layer that the kernels lack; None = there is none."""
         limits, size, dtype = self.limits, query.shape[-1], str(query.dtype)
         of_value = value.shape[-1]
         wanted = {

@@ -39,7 +39,7 @@ class _Projected(NamedTuple):
 
 
 def use_tree_delta_net(model: nn.Module) -> bool:
-    """Make a model's Gated DeltaNet layers read packed rows; whether it has any.
+    """Makes a model's Gated DeltaNet layers read packed rows; True if it has any.
 
     Raises:
         ConfigError: An adapter sits on the convolution, whose weight is read without it.
@@ -75,7 +75,7 @@ def _forward(
 
 
 def _project(module: Any, hidden_1NF: Tensor) -> _Projected:
-    """Qwen3-Next has one projection, ordered by key head, where Qwen3.5 has one for each output."""
+    """A layer's projections; Qwen3-Next has them in one, ordered by key head."""
     if hasattr(module, "in_proj_qkvz"):
         *mixed, gate, beta, step = module.fix_query_key_value_ordering(
             module.in_proj_qkvz(hidden_1NF), module.in_proj_ba(hidden_1NF)

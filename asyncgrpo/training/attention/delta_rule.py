@@ -30,7 +30,7 @@ NORM_EPS = 1e-6  # of the unit length, as in every implementation of these model
 
 
 class TokenStates(NamedTuple):
-    """What the rule reads of each token."""
+    """The inputs of the rule, one row per token."""
 
     query_NHD: Tensor
     key_NHD: Tensor
@@ -79,7 +79,7 @@ def _no_state(tokens: TokenStates) -> Tensor:
 
 
 def _prepare(tokens: TokenStates, group: ChunkIndices) -> _Chunks:
-    """All that does not depend on the states, for all chunks of a size."""
+    """The part without the states, for all chunks of a size."""
     query, key, value, log_decay, beta = (_gather(tensor, group.index_BL) for tensor in tokens)
     query = _unit(query) * query.shape[-1] ** -0.5
     key = _unit(key)
@@ -104,7 +104,7 @@ def _prepare(tokens: TokenStates, group: ChunkIndices) -> _Chunks:
 
 
 def _gather(states: Tensor, index_BL: Tensor) -> Tensor:
-    """[N, H, ...] at [B, L] -> [B, H, L, ...] in the type sums are in; padding is zero.
+    """States [N, H, ...] gathered as [B, H, L, ...]; padding is zero.
 
     Zero keys, values, beta and log decay leave a chunk's final state as it is.
     """
@@ -119,7 +119,7 @@ def _unit(vectors: Tensor) -> Tensor:
 
 
 def _by_level(chunks: _Chunks, group: ChunkIndices) -> Iterator[_Chunks]:
-    """Split once: slicing level by level would give a backward of levels x chunks."""
+    """Chunks by level, split once: slices would give a backward of levels x chunks."""
     parts = (tensor.split(group.level_counts) for tensor in chunks)
     return map(_Chunks._make, zip(*parts, strict=True))
 

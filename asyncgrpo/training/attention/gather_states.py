@@ -1,4 +1,4 @@
-"""Key and value states at the positions that read them, with a gradient that sums in float32.
+"""Key and value states where they are read; their gradient sums in float32.
 
     states [N, Hkv, D]  --index-->  [P, Hkv, D]
     its gradient        <--sum--    one term per reader: a prompt's token has one per branch

@@ -1,4 +1,4 @@
-"""A row's plan for recurrent layers on the device: made on first use, shared by all layers.
+"""A row's plan for recurrent layers, made on first use and shared by all layers.
 
     RowRecurrence --chunks--> DeviceChunks      (delta rule)
                   --convolution(K)--> Halo      (short causal convolution)
@@ -45,7 +45,7 @@ class Halo:
 
 
 class RowRecurrence:
-    """How recurrent layers read a row."""
+    """The order in which recurrent layers read a row."""
 
     def __init__(self, row: Row, device: torch.device) -> None:
         self._row = row
@@ -66,7 +66,7 @@ class RowRecurrence:
         )
 
     def convolution(self, kernel_size: int) -> Halo:
-        """What a causal convolution of this kernel reads."""
+        """The inputs of a causal convolution of this kernel."""
         if kernel_size not in self._halos:
             plan = plan_convolution(self._row, kernel_size)
             self._halos[kernel_size] = Halo(
@@ -75,7 +75,7 @@ class RowRecurrence:
         return self._halos[kernel_size]
 
     def check_used(self, model_name: str) -> None:
-        """Refuse a model whose recurrent layers never asked for this row's plan."""
+        """Refuses a model whose recurrent layers never asked for this row's plan."""
         if not self._halos:
             raise ConfigError(
                 f"the layers of {model_name} do not pass a row's plan on to their recurrent part, "

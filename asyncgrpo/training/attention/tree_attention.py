@@ -1,4 +1,4 @@
-"""Attention over a packed row: each token sees its own history, shared tokens are computed once.
+"""Attention over a packed row, in which shared tokens are computed once.
 
     q, k, v of a layer  --window, type-->  the row's plan  --back end-->  [1, N, H, D]
 
@@ -45,7 +45,7 @@ class RowAttention:
         return self._plans[key]
 
     def check_used(self, model_name: str) -> None:
-        """Refuse a model whose layers never asked for this row's attention."""
+        """Refuses a model whose layers never asked for this row's attention."""
         if not self._plans:
             raise ConfigError(
                 f"{model_name} does not call transformers' attention interface, so it cannot run "
@@ -53,7 +53,7 @@ class RowAttention:
             )
 
 
-def tree_attention(
+def tree_attention(  # noqa: PLR0913 - transformers passes these by name
     module: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -82,7 +82,7 @@ def tree_attention(
 
 
 def refuse_unsupported(module: nn.Module, *, dropout: float, sinks: Tensor | None) -> None:
-    """Name what a layer asks for that a packed row cannot give it."""
+    """Refuses what a layer asks for and a packed row cannot give."""
     name = type(module).__name__
     if sinks is not None:
         raise ConfigError(f"{name} uses attention sinks, which packed rows do not support")
@@ -94,7 +94,7 @@ def refuse_unsupported(module: nn.Module, *, dropout: float, sinks: Tensor | Non
 
 
 def register() -> None:
-    """Make `attn_implementation=ATTENTION_NAME` known to transformers."""
+    """Makes `attn_implementation=ATTENTION_NAME` known to transformers."""
     AttentionInterface.register(ATTENTION_NAME, tree_attention)
 
 

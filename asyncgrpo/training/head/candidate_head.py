@@ -1,4 +1,4 @@
-"""The LM head over candidate sets: a term drawn from a set is normalised over that set.
+"""The LM head over candidate sets: normalised over the set a term was drawn from.
 
     term d, drawn from {5, 7, 9}    logits of 5, 7, 9 alone = hidden . weight rows 5, 7, 9
                                     logprob(v) = logit(v) - logsumexp over the set; -inf outside
@@ -28,7 +28,7 @@ TILE_ELEMENTS = 1 << 24  # gathered weights at once: 64 MB of float32
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CandidateTerms:
-    """Which of T terms were drawn from a set, and their sets."""
+    """The terms that were drawn from a set, and their sets."""
 
     full: Tensor  # indices into T: terms over the full vocabulary
     drawn_D: Tensor  # indices into T: the others
@@ -42,7 +42,7 @@ class CandidateTerms:
         counts_T: Int32[np.ndarray, "T"],
         device: torch.device | str,
     ) -> "CandidateTerms | None":
-        """The flat sets of a row on the device; None where every term has the full vocabulary."""
+        """The flat sets of a row on the device; None where it has none."""
         if not counts_T.any():
             return None
         terms_c = np.repeat(np.arange(counts_T.size), counts_T)
@@ -66,7 +66,7 @@ class _Tile(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Work:
-    """What to score: nothing here carries a gradient."""
+    """Indices of what is scored; no gradient flows through them."""
 
     position_D: Tensor
     wanted_DC: Tensor  # NO_TOKEN where absent
@@ -86,7 +86,7 @@ class _Gathered(NamedTuple):
 
 
 class _Scored(NamedTuple):
-    """One tile's candidates under the policy, and where its wanted tokens are among them."""
+    """One tile's candidates under the policy, and the places of its wanted tokens."""
 
     logits_c: Tensor
     logprobs_c: Tensor
@@ -121,7 +121,7 @@ def score_drawn_terms(
 
 
 def _tiles(ends_D: Int64[np.ndarray, "D"], most: int) -> list[_Tile]:
-    """As many whole terms a tile as have `most` candidates; a larger term is a tile of its own."""
+    """Whole terms, up to `most` candidates a tile; a larger term has its own."""
     tiles: list[_Tile] = []
     first, begin = 0, 0
     while first < ends_D.size:
@@ -158,7 +158,7 @@ def _score(of: _Gathered, bias_V: Tensor | None, shape: LogitShape, wanted_dC: T
 
 
 def _find(of: _Gathered, wanted_dC: Tensor) -> tuple[Tensor, Tensor]:
-    """Which candidate each wanted token is, and whether it is none of its term's.
+    """The candidate that each wanted token is, and a mask of those outside their set.
 
     (term, id) as one number ascends over the candidates, so that bisection finds a token.
     """

@@ -20,7 +20,7 @@ WIDE_ELEMENTS = 1 << 24  # 64 MB of float32
 
 
 def has_mixed_products(weight_VH: Tensor) -> bool:
-    """Whether the device multiplies 16-bit matrices into a float32 one: CUDA alone does."""
+    """True where 16-bit matrices can be multiplied into a float32 one: on CUDA."""
     return weight_VH.is_cuda
 
 
@@ -53,7 +53,7 @@ class Projection:
         return self._shape.apply_(logits)
 
     def hidden_gradient(self, grad_tV: Tensor) -> Tensor:
-        """The head's input's gradient: grad x weight."""
+        """The gradient of the head's input: grad x weight."""
         if self._is_mixed:
             return grad_tV.to(self._weight_VH.dtype) @ self._weight_VH
         grad_tH = grad_tV.new_zeros(grad_tV.shape[0], self._weight_VH.shape[1])
@@ -62,7 +62,7 @@ class Projection:
         return grad_tH
 
     def add_weight_gradient(self, sum_VH: Tensor, grad_tV: Tensor, hidden_tH: Tensor) -> None:
-        """Add grad^T x hidden to the sum."""
+        """Adds grad^T x hidden to the sum."""
         if self._is_mixed:
             narrow_tV = grad_tV.to(self._weight_VH.dtype)
             narrow_tH = hidden_tH.to(self._weight_VH.dtype)
@@ -71,7 +71,7 @@ class Projection:
             sum_VH.addmm_(grad_tV.T, hidden_tH.to(self.accumulate))
 
     def _wide_parts(self) -> Iterator[tuple[int, Tensor]]:
-        """The weight in the accumulating type: as it is, or widened a part at a time."""
+        """The weight in the accumulating type, widened part by part if need be."""
         weight_VH = self._weight_VH
         if weight_VH.dtype == self.accumulate:
             yield 0, weight_VH

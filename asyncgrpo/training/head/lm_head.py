@@ -27,7 +27,7 @@ from torch import Tensor
 from asyncgrpo.records import NO_TOKEN
 from asyncgrpo.training.head.candidate_head import CandidateTerms, score_drawn_terms
 from asyncgrpo.training.head.head_products import Projection
-from asyncgrpo.training.head.logit_shape import PLAIN, Head, LogitShape
+from asyncgrpo.training.head.logit_shape import Head, LogitShape
 
 TILE_LOGITS = 1 << 24  # 64 MB of float32
 # 512 MB. A tile reads the weight once, so with t positions it does t operations a byte in 16 bits;
@@ -37,7 +37,7 @@ CACHED_LOGITS = 1 << 18  # 1 MB: what stays in a core's cache from one operation
 
 
 class HeadScores(NamedTuple):
-    """What the head says about each term."""
+    """The head's result for each term."""
 
     logprob_T: Tensor
     top_logprob_TK: Tensor  # -inf where the id is NO_TOKEN
@@ -55,7 +55,7 @@ class _Tile(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Work:
-    """What to score: nothing here carries a gradient."""
+    """Indices of what is scored; no gradient flows through them."""
 
     term_U_T: Tensor  # index of the term's position in U
     wanted_TC: Tensor  # target and top ids; 0 where absent
@@ -65,38 +65,33 @@ class _Work:
 
     @property
     def most_positions(self) -> int:
-        """Of a tile."""
+        """The positions of the largest tile."""
         return max((tile.last - tile.first for tile in self.tiles), default=0)
 
 
 def score_terms(
     hidden_NH: Tensor,
-    weight_VH: Tensor,
+    head: Head,
     position_T: Tensor,
     target_T: Tensor,
     *,
-    bias_V: Tensor | None = None,
     top_ids_TK: Tensor | None = None,
     candidates: CandidateTerms | None = None,
-    shape: LogitShape = PLAIN,
     tile_logits: int | None = None,
 ) -> HeadScores:
-    """Score the terms of a row.
+    """Scores the terms of a row.
 
     Args:
         hidden_NH: The decoder's last hidden states.
-        weight_VH: The head's weight, which may also be the embedding's.
+        head: Weight, bias and shape of the logits.
         position_T: Row position that predicts each term, ascending.
         target_T: Token whose logprob is wanted.
-        bias_V: The head's bias.
         top_ids_TK: Further tokens whose logprobs are wanted; NO_TOKEN = none.
         candidates: What terms were drawn from; None = all of them from the full vocabulary.
-        shape: Temperature, logit scale and soft cap.
         tile_logits: Most logits held at once; None = what suits the device.
     """
     if tile_logits is None:
         tile_logits = GPU_TILE_LOGITS if hidden_NH.is_cuda else TILE_LOGITS
-    head = Head(weight_VH, bias_V, shape)
     wanted_TC = target_T[:, None]
     if top_ids_TK is not None:
         wanted_TC = torch.cat([wanted_TC, top_ids_TK], dim=1)
@@ -140,7 +135,7 @@ def _score_full_terms(
 
 
 def _tiles(terms_per_U: Tensor, positions_per_tile: int) -> list[_Tile]:
-    """Cut the positions into equal tiles; one transfer for all of the term bounds."""
+    """Cuts the positions into equal tiles; one transfer for all of the term bounds."""
     num_positions = terms_per_U.shape[0]
     firsts = list(range(0, num_positions, positions_per_tile))
     bounds = [*firsts, num_positions]
@@ -153,7 +148,7 @@ def _tiles(terms_per_U: Tensor, positions_per_tile: int) -> list[_Tile]:
 
 
 def _cached_rows(logits_tV: Tensor) -> Iterator[slice]:
-    """Rows to work on at once: on a CPU so few that they stay in its cache; all on a GPU."""
+    """Rows to work on at once: all, or on a CPU those its cache holds."""
     num_rows, vocabulary = logits_tV.shape
     at_once = num_rows if logits_tV.is_cuda else max(CACHED_LOGITS // vocabulary, 1)
     for first in range(0, num_rows, max(at_once, 1)):
@@ -237,7 +232,7 @@ def _normalizer_and_entropy(logits_tV: Tensor) -> tuple[Tensor, Tensor]:
 def _normalizer_gradient_(
     logits_tV: Tensor, logsumexp_t: Tensor, total_t: Tensor, shape: LogitShape
 ) -> Tensor:
-    """In place: logits -> - total softmax, as a gradient of the head's output."""
+    """Turns logits into - total softmax, in place: a gradient of the head's output."""
     for rows in _cached_rows(logits_tV):
         logits = logits_tV[rows]
         slope = shape.slope_(logits.clone()) if shape.softcap is not None else shape.slope_(logits)

@@ -1,4 +1,4 @@
-"""How a model's head output becomes the logits that were sampled from.
+"""The way from a model's head output to the logits that were sampled from.
 
 logits                  = softcap(scale x head(hidden)) / temperature,  softcap(x) = c tanh(x / c)
 d logits / d head output = (1 - (logits x temperature / c)^2) x scale / temperature
@@ -18,7 +18,7 @@ class LogitShape:
     softcap: float | None = None
 
     def apply_(self, logits: Tensor) -> Tensor:
-        """In place: the head's output -> logits."""
+        """Turns the head's output into logits, in place."""
         if self.scale != 1.0:
             logits *= self.scale
         if self.softcap is not None:
@@ -40,8 +40,11 @@ PLAIN = LogitShape()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Head:
-    """A language model's head: logits = shape(hidden x weight^T + bias)."""
+    """A language model's head: logits = shape(hidden x weight^T + bias).
+
+    The weight may also be the embedding's.
+    """
 
     weight_VH: Tensor
-    bias_V: Tensor | None
-    shape: LogitShape
+    bias_V: Tensor | None = None
+    shape: LogitShape = PLAIN

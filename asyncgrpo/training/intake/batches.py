@@ -1,4 +1,4 @@
-"""Groups in, micro-batches out: what waits for the trainer, and what became too stale to wait.
+"""The queue before the trainer: groups in, micro-batches out, stale samples dropped.
 
     offer(group)  -->  queue  --staleness-->  planner  -->  ready  --take-->  Batch
                          |                      |             |
@@ -29,7 +29,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A micro-batch, planned and built: row r is rank r's. Fewer rows than ranks end a run."""
+    """A micro-batch, planned and built: row r is rank r's.
+
+    The last one of a run may have fewer rows than there are ranks.
+    """
 
     planned: tuple[PlannedRow, ...]
     rows: tuple[Row, ...]
@@ -47,7 +50,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class BatchSettings:
-    """What the configuration says about batches."""
+    """The configuration of batches."""
 
     num_ranks: int
     token_budget: int
@@ -90,14 +93,14 @@ class Batches:
         return sum(1 for _ in self._held())
 
     def _held(self) -> Iterator[Sample]:
-        """Every sample, those that came first about first."""
+        """All samples, roughly in the order of arrival."""
         if self._ready is not None:
             yield from self._ready.samples
         yield from self._planning.values()
         yield from self._queue
 
     def offer(self, group: GroupReady, account: Account) -> None:
-        """Queue the samples of a scored group; those trained or queued before are refused.
+        """Queues the samples of a scored group but those trained or queued before.
 
         `account` is that of the worker that sent it.
 
@@ -129,7 +132,7 @@ class Batches:
         self._queue = deque(s for s in self._queue if not self._drop_if_stale(s))
 
     def prepare(self) -> bool:
-        """Plan until a micro-batch is ready or the queue is empty; whether one is ready."""
+        """Plans until a micro-batch is ready (True) or the queue is empty (False)."""
         while self._ready is None:
             micro_batch = self._planner.next_full()
             if micro_batch is not None:
@@ -141,7 +144,7 @@ class Batches:
         return True
 
     def flush(self) -> bool:
-        """No sample will follow: make what is held ready, however few rows the last one has."""
+        """Makes ready what is held, as no sample will follow; the last may be short."""
         if self.prepare():
             return True
         micro_batch = self._planner.flush()
@@ -163,7 +166,7 @@ class Batches:
         return batch
 
     def drain_measurements(self) -> Aggregates:
-        """What was observed since the last call: a log window ends."""
+        """The observations since the last call, at the end of a log window."""
         self._warned_of_oversize = False
         self.recorder.record("rollout/queue_size", self.num_queued)
         return self.recorder.drain()
@@ -193,7 +196,10 @@ class Batches:
         return stale
 
     def _warn_of_oversize(self, sample: Sample) -> None:
-        """Once per log window: at once, since a run that drops every sample has no next step."""
+        """Warns once per log window.
+
+        It does so at once, since a run that drops every sample has no next step.
+        """
         if self._warned_of_oversize:
             return
         self._warned_of_oversize = True

@@ -1,4 +1,4 @@
-"""Rank 0's ear: receives from worker and launcher, plans off the training thread.
+"""Rank 0's receiver of messages; it plans micro-batches in a thread of its own.
 
     link  --messages-->  thread  --Batches-->  take() in the training thread
                            |  ^
@@ -48,7 +48,7 @@ TICK_S = 0.5  # how often the workers' processes are looked at
 
 @dataclass(frozen=True, slots=True)
 class InboxSettings:
-    """What the configuration says about the workers."""
+    """The configuration of workers and their allowance."""
 
     batches: BatchSettings
     worker_timeout_s: float
@@ -57,7 +57,7 @@ class InboxSettings:
     num_workers: int = 1
 
     def allowance(self, step_tokens: int) -> int:
-        """What the workers may hold together: as many steps of tokens as samples may be late."""
+        """Tokens that all workers may hold: one step, or `max_staleness` of them."""
         return step_tokens * max(self.batches.max_staleness, 1)
 
 
@@ -73,7 +73,7 @@ class Inbox:
         state: RolloutState | None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Start the thread; from now on a Hello is answered.
+        """Starts the thread; from now on a Hello is answered.
 
         Args:
             link: bound, and not received from by anybody else.
@@ -128,12 +128,12 @@ class Inbox:
 
     @property
     def stopping(self) -> bool:
-        """Whether somebody asked for the run to stop."""
+        """True once somebody asked for the run to stop."""
         return self._stopping
 
     @property
     def finished(self) -> bool:
-        """Whether every prompt asked for is trained or dropped, or in a step under way."""
+        """True once every prompt asked for is trained, dropped, or in the present step."""
         with self._changed:
             return self._is_finished()
 
@@ -143,21 +143,21 @@ class Inbox:
         return self._ledger
 
     def request_stop(self) -> None:
-        """As if the launcher had asked; safe in a signal handler of the training thread."""
+        """Asks for the end as the launcher does; safe in the training thread's signal handler."""
         self._stopping = True
 
     @property
     def version(self) -> int:
-        """Of the weights that train now."""
+        """The version of the weights that train now."""
         return self._version
 
     def set_version(self, version: int) -> None:
-        """The weights are `version` now, whether served yet or not."""
+        """Sets the version of the weights, served yet or not."""
         with self._changed:
             self._set_version(version)
 
     def announce(self, policy: Published) -> None:
-        """Tell the workers that `policy` is served."""
+        """Tells the workers that `policy` is served."""
         with self._changed:
             # A publish may be done before the training thread comes to say that it has begun.
             self._set_version(max(self._version, policy.policy_version))
@@ -170,7 +170,7 @@ class Inbox:
             self._batches.set_version(version)
 
     def commit(self, batches: Sequence[Batch], *, step: int, trained: bool) -> None:
-        """Step `step` is taken: resolve its samples, and tell the workers what they may hold.
+        """Resolves the samples of a step taken, and tells the workers what they may hold.
 
         `trained` is False for a step that was skipped: nothing of it is in the weights.
         """
@@ -185,8 +185,8 @@ class Inbox:
             self._step = step
             used = sum(sample.num_tokens for sample in samples)
             self._allowance = self._settings.allowance(used)
-            for stay in self._workers:
-                self._report_progress(stay)
+            for worker in self._workers:
+                self._report_progress(worker)
 
     def counts(self) -> LedgerCounts:
         """Prompts by state."""
@@ -201,7 +201,7 @@ class Inbox:
             return self._ledger.state(step=step, policy_version=policy_version, seed=seed)
 
     def drain_measurements(self) -> list[Aggregates]:
-        """The workers' observations and the queue's own since the last drain."""
+        """The observations of workers and queue since the last drain."""
         with self._changed:
             measured, self._measured = self._measured, []
             if self._batches is not None:
@@ -209,7 +209,7 @@ class Inbox:
             return measured
 
     def close(self) -> None:
-        """Tell the workers to stop, and end the thread. The link stays open."""
+        """Tells the workers to stop, and ends the thread. The link stays open."""
         self._link.broadcast(Stop())
         self._closing = True
         self._link.wake()
@@ -301,10 +301,10 @@ class Inbox:
         self._link.send(sender, self._begin(self._ledger))
 
     def _exhaust(self, sender: Sender) -> None:
-        """A worker has no prompt left: the others may hold its share too."""
+        """Lets the others hold the share of a worker that has no prompt left."""
         self._workers.of(sender).exhausted = True
-        for stay in self._workers.at_work:
-            self._report_progress(stay)
+        for worker in self._workers.at_work:
+            self._report_progress(worker)
 
     def _begin(self, ledger: Ledger) -> Begin:
         epochs = self._settings.num_epochs
@@ -323,7 +323,7 @@ class Inbox:
         return self._batches
 
     def _advance(self) -> None:
-        """Plan one micro-batch ahead; if the trainer starves at a full allowance, raise it."""
+        """Plans one micro-batch ahead; if the trainer waits at a full allowance, raises it."""
         batches = self._batches
         if self._stopping:
             self._changed.notify_all()
@@ -336,25 +336,25 @@ class Inbox:
             self._unblock()
 
     def _unblock(self) -> None:
-        """No worker may wait for the trainer while the trainer waits for samples.
+        """Deadlock guard, for a trainer that waits while a worker may not offer more.
 
-        A worker waits if what it offered and was not told to have left fills its share: tell it
-        what left since. Rows hold fewer tokens than their samples have, so a micro-batch may need
-        more than the whole allowance; what it lacks cannot grow stale while the trainer waits.
+        Report consumption first. If a worker still fills its share, raise the allowance, since one
+        micro-batch may need more raw tokens than it holds. Nothing grows stale meanwhile: the
+        version stands still while the trainer waits.
         """
         at_work, share = self._workers.at_work, self._workers.share_of(self._allowance)
-        most = max((stay.account.queued_tokens for stay in at_work), default=0)
+        most = max((worker.account.queued_tokens for worker in at_work), default=0)
         if most >= share:
             self._allowance = most * len(at_work) + self._settings.step_tokens
-            for stay in at_work:
-                self._report_progress(stay)
-        for stay in at_work:
-            if stay.held_tokens >= share and stay.held_tokens > stay.account.queued_tokens:
-                self._report_progress(stay)
+            for worker in at_work:
+                self._report_progress(worker)
+        for worker in at_work:
+            if worker.held_tokens >= share and worker.held_tokens > worker.account.queued_tokens:
+                self._report_progress(worker)
 
     def _is_finished(self) -> bool:
         exhausted = self._workers.all_exhausted
         return exhausted and self._batches is not None and self._batches.num_queued == 0
 
-    def _report_progress(self, stay: ConnectedWorker) -> None:
-        self._link.send(stay.sender, self._workers.progress(stay, self._step, self._allowance))
+    def _report_progress(self, worker: ConnectedWorker) -> None:
+        self._link.send(worker.sender, self._workers.progress(worker, self._step, self._allowance))

@@ -1,9 +1,9 @@
-"""Whether a sample can be trained at all: what a server or a loop got wrong ends here, by name.
+"""The check that a sample can be trained; each fault has a name.
 
-    sample  --fault-->  None: it queues  |  what is wrong: dropped as an error, and counted
+    sample  --fault-->  None: it queues  |  a text: dropped as an error, and counted
 
-One such sample never ends a run. More than `failure_budget` of the last WINDOW do: then none of
-what arrives is to be believed, and a run that drops everything would never end.
+One such sample never ends a run. More than `failure_budget` of the last WINDOW do, since a run
+that drops everything would go on for ever.
 """
 
 from collections import Counter, deque
@@ -20,7 +20,7 @@ ROUNDING = 1e-3  # a logprob may exceed 0 by this much in 16 bits
 
 @dataclass(frozen=True, slots=True)
 class SampleRules:
-    """What a sample must fit."""
+    """The limits that a sample must fit."""
 
     vocab_size: int  # rows of the model's embedding
     num_top: int  # K that the loss needs; 0 = none
@@ -28,7 +28,7 @@ class SampleRules:
 
 
 def fault(sample: Sample, rules: SampleRules, version: int) -> str | None:
-    """What is wrong with a sample of a policy that is at `version` now; None = nothing."""
+    """The fault of a sample, at policy version `version`; None = it is sound."""
     if not 0 <= sample.policy_version <= version:
         return f"policy version {sample.policy_version}, but the newest is {version}"
     if not np.isfinite(sample.advantage):
@@ -83,7 +83,7 @@ def _fault_of_top(sample: Sample, rules: SampleRules) -> str | None:
 
 
 def _trained(sample: Sample) -> slice | np.ndarray:
-    """Where the trained tokens are: a slice if they are one run, as what it takes is no copy."""
+    """The places of the trained tokens; a slice, which copies nothing, for one run."""
     count = np.count_nonzero(sample.trained)
     first = int(sample.trained.argmax())
     if np.count_nonzero(sample.trained[first : first + count]) == count:
@@ -108,7 +108,7 @@ def _fault_of_candidates(sample: Sample, vocab_size: int) -> str | None:
 
 
 def _fault_of_sets(sample: Sample, ids: np.ndarray, counts: np.ndarray) -> str | None:
-    """What is wrong with the sets themselves, now that ids and counts fit."""
+    """The fault of candidate sets whose ids and counts fit."""
     n = sample.input_ids.size
     tokens = np.repeat(np.arange(n), counts)  # of each candidate
     if np.unique((tokens << 32) + ids).size != ids.size:
@@ -120,12 +120,15 @@ def _fault_of_sets(sample: Sample, ids: np.ndarray, counts: np.ndarray) -> str |
 
 
 def _are_below(ids: np.ndarray, vocab_size: int) -> bool:
-    """Whether all are in [0, vocab_size); one pass, as what is negative is huge without a sign."""
+    """True if all are in [0, vocab_size).
+
+    One pass: a negative number is huge when read without a sign.
+    """
     return bool(ids.view(np.uint32).max() < vocab_size)
 
 
 def _are_logprobs(values: np.ndarray) -> bool:
-    """Whether all are finite and <= 0; NaN fails both comparisons."""
+    """True if all are finite and <= 0; NaN fails both comparisons."""
     return values.size == 0 or bool(values.min() > -np.inf and values.max() <= ROUNDING)
 
 
@@ -137,13 +140,13 @@ class Inspector:
         self._recent: deque[str | None] = deque(maxlen=WINDOW)
 
     def inspect(self, sample: Sample, version: int) -> str | None:
-        """What is wrong with the sample.
+        """The fault of the sample; None = it is sound.
 
         Raises RunError once more of the last samples are at fault than the budget bears.
         """
         found = fault(sample, self._rules, version)
         self._recent.append(found)
-        if found is None:  # the budget cannot be used up by a sound one
+        if found is None:  # a sound sample does not use up the budget
             return None
         faults = Counter(each for each in self._recent if each is not None)
         if faults.total() > self._rules.failure_budget * WINDOW:

@@ -1,4 +1,4 @@
-"""How a term's mismatch is corrected: what the ratios of its token and its sample weigh.
+"""The correction of a term's mismatch: the weight of its token's and its sample's ratios.
 
     r = p(o) / q(o) of the term's token,  rho = the product of r over the sample's n terms,
     g = rho^(1/n);  in(x) = 1 where low <= x <= high, else 0
@@ -37,14 +37,14 @@ def ratio(log_ratio: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SampleRatios:
-    """What a term's sample has beside its own token."""
+    """The ratios that a term's sample has beside that of its own token."""
 
     log_rest_T: Tensor  # log ratio of the sample's other terms together
     length_T: Tensor  # n: terms of the sample
 
     @classmethod
     def of(cls, log_ratio_T: Tensor, row: RowTensors) -> "SampleRatios":
-        """From the log ratios of a row, in which every sample is whole."""
+        """Those of a row, in which every sample is whole."""
         zero_M = log_ratio_T.new_zeros(row.num_samples)
         log_rho_T = zero_M.index_add(0, row.term_sample_T, log_ratio_T)[row.term_sample_T]
         one_T = torch.ones_like(log_ratio_T)
@@ -66,33 +66,35 @@ class Correction:
 
     @property
     def is_gate(self) -> bool:
-        """Whether it only keeps or leaves out: the clipped loss has a ratio of its own."""
+        """True if it only keeps or drops tokens: the clipped loss has its own ratio."""
         return self.kind in {"token_mask", "geometric_mask", "none"}
 
-    def keeps(self, log_ratio: Tensor, around: SampleRatios) -> Tensor:
-        """Which tokens have a weight at all."""
+    def keeps(self, log_ratio: Tensor, sample_ratios: SampleRatios) -> Tensor:
+        """The mask of tokens that have a weight at all."""
         match self.kind:
             case "token_mask" | "icepop":
                 return self._inside(ratio(log_ratio))
             case "sequence_mask":
-                return self._inside(ratio(around.log_rest_T + log_ratio))
+                return self._inside(ratio(sample_ratios.log_rest_T + log_ratio))
             case "geometric_mask":
-                return self._inside(ratio((around.log_rest_T + log_ratio) / around.length_T))
+                return self._inside(
+                    ratio((sample_ratios.log_rest_T + log_ratio) / sample_ratios.length_T)
+                )
             case "token_clip" | "none":
                 return torch.ones_like(log_ratio, dtype=torch.bool)
 
-    def weight(self, log_ratio: Tensor, around: SampleRatios) -> Tensor:
-        """What a token with this log ratio weighs; 0 where it is left out."""
+    def weight(self, log_ratio: Tensor, sample_ratios: SampleRatios) -> Tensor:
+        """The weight of a token with this log ratio; 0 where it is left out."""
         match self.kind:
             case "token_mask" | "icepop" | "geometric_mask":
                 weight = ratio(log_ratio)
             case "sequence_mask":
-                weight = ratio(around.log_rest_T + log_ratio)
+                weight = ratio(sample_ratios.log_rest_T + log_ratio)
             case "token_clip":
                 weight = ratio(log_ratio).clamp(self.low, self.high)
             case "none":
                 weight = torch.ones_like(log_ratio)
-        return torch.where(self.keeps(log_ratio, around), weight, 0)
+        return torch.where(self.keeps(log_ratio, sample_ratios), weight, 0)
 
     def _inside(self, value: Tensor) -> Tensor:
         return (value >= self.low) & (value <= self.high)

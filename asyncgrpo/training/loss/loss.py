@@ -1,4 +1,6 @@
-"""The loss of a row: score centering, or the clipped surrogate. Pure; metrics leave as sums.
+"""The loss of a row: score centering, or the clipped surrogate.
+
+Pure; its metrics are given as sums.
 
     r = p(o) / q(o)      policy over sampler, of the sampled token o, both over the term's
                          candidates at the same temperature
@@ -34,6 +36,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from asyncgrpo.config import known
 from asyncgrpo.config.sections.loss import LossConfig
 from asyncgrpo.errors import DataError
 from asyncgrpo.training.loss.correction import (
@@ -54,18 +57,18 @@ TAIL_FLOOR = 1e-6  # least mass outside the top K: keeps rho finite when K cover
 class LossSettings:
     """The loss section of the recipe, as the formulas need it."""
 
-    score_centering: bool = True
-    correction: Kind = "token_mask"
-    centering_tail: Literal["none", "proportional"] = "none"
-    clip_min: float = 0.5
-    clip_max: float = 5.0
-    epsilon: float = 0.2
-    epsilon_high: float = 0.2
-    router_aux_loss_coef: float = 0.0
+    score_centering: bool
+    correction: Kind
+    centering_tail: Literal["none", "proportional"]
+    clip_min: float
+    clip_max: float
+    epsilon: float
+    epsilon_high: float
+    router_aux_loss_coef: float
 
     @classmethod
     def from_config(cls, config: LossConfig, router_aux_loss_coef: float = 0.0) -> "LossSettings":
-        """The recipe's settings, `epsilon_high` filled in, and the policy's coefficient."""
+        """The recipe's settings and the policy's coefficient."""
         return cls(
             score_centering=config.score_centering,
             correction=config.correction,
@@ -73,7 +76,7 @@ class LossSettings:
             clip_min=config.vllm_importance_sampling_clip_min,
             clip_max=config.vllm_importance_sampling_clip_max,
             epsilon=config.epsilon,
-            epsilon_high=config.epsilon if config.epsilon_high is None else config.epsilon_high,
+            epsilon_high=known(config.epsilon_high),
             router_aux_loss_coef=router_aux_loss_coef,
         )
 
@@ -84,7 +87,7 @@ class LossSettings:
 
     @property
     def clips(self) -> bool:
-        """Whether a term outside the trust region may have no gradient."""
+        """True if a term outside the trust region may have no gradient."""
         return not self.score_centering and self.corrects.is_gate
 
 
@@ -94,9 +97,9 @@ def policy_loss(
     """The row's part of the loss, and the sums its metrics come from.
 
     Args:
-        scores: What the policy says about the row's terms.
-        row: What the sampler said about them.
-        settings: Which loss.
+        scores: The policy's scores of the row's terms.
+        row: The sampler's scores of them.
+        settings: The kind of loss.
         denominator: Trained tokens of the micro-batch over all ranks, or of the step.
 
     Raises:
@@ -107,17 +110,17 @@ def policy_loss(
     log_ratio_T = (scores.logprob_T.detach() - row.term_sampler_logprob_T).clamp(
         -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT
     )
-    around = SampleRatios.of(log_ratio_T, row)
+    sample_ratios = SampleRatios.of(log_ratio_T, row)
     if settings.score_centering:
-        loss_T = _score_centered(scores, row, log_ratio_T, around, settings)
+        loss_T = _score_centered(scores, row, log_ratio_T, sample_ratios, settings)
     else:
-        loss_T = _uncentered(scores, row, log_ratio_T, around, settings)
+        loss_T = _uncentered(scores, row, log_ratio_T, sample_ratios, settings)
     loss = loss_T.sum() / denominator
     if scores.balance is not None:
         weight = settings.router_aux_loss_coef * row.num_trained
         loss = loss + weight * scores.balance / denominator
     with torch.no_grad():
-        kept_T = settings.corrects.keeps(log_ratio_T, around)
+        kept_T = settings.corrects.keeps(log_ratio_T, sample_ratios)
         sums = _sums(scores, row, log_ratio_T, kept_T, settings)
     return loss, sums
 
@@ -126,7 +129,7 @@ def _score_centered(
     scores: TermScores,
     row: RowTensors,
     log_ratio_T: Tensor,
-    around: SampleRatios,
+    sample_ratios: SampleRatios,
     settings: LossSettings,
 ) -> Tensor:
     if scores.top_logprob_TK is None or row.top_logprobs_TK is None:
@@ -136,33 +139,33 @@ def _score_centered(
         )
     policy_TK = scores.top_logprob_TK.detach()
     sampler_TK = row.top_logprobs_TK.to(policy_TK.dtype)
-    weights_TK = centering_weights(policy_TK, sampler_TK, around, settings)
+    weights_TK = centering_weights(policy_TK, sampler_TK, sample_ratios, settings)
     # An absent token has logprob -inf and weight 0: keep their product out of the sum.
     top_logprob_TK = scores.top_logprob_TK.masked_fill(_absent(policy_TK, sampler_TK), 0)
-    sampled_T = settings.corrects.weight(log_ratio_T, around) * scores.logprob_T
+    sampled_T = settings.corrects.weight(log_ratio_T, sample_ratios) * scores.logprob_T
     return -row.term_advantage_T * (sampled_T - (weights_TK * top_logprob_TK).sum(1))
 
 
 def centering_weights(
-    policy_TK: Tensor, sampler_TK: Tensor, around: SampleRatios, settings: LossSettings
+    policy_TK: Tensor, sampler_TK: Tensor, sample_ratios: SampleRatios, settings: LossSettings
 ) -> Tensor:
-    """w_v of each top token, from the two logprobs; 0 where the token is absent (-inf)."""
+    """The w_v of each top token; 0 where the token is absent (-inf)."""
     absent_TK, correction = _absent(policy_TK, sampler_TK), settings.corrects
     p_TK = policy_TK.exp().masked_fill(absent_TK, 0)
     q_TK = sampler_TK.exp().masked_fill(absent_TK, 0)
     log_ratio_TK = (policy_TK - sampler_TK).masked_fill(absent_TK, 0)
-    weights_TK = q_TK * correction.weight(log_ratio_TK, around.for_each_token())
+    weights_TK = q_TK * correction.weight(log_ratio_TK, sample_ratios.for_each_token())
     if settings.centering_tail == "proportional":
         tail_q_T = (1 - q_TK.sum(1)).clamp(min=TAIL_FLOOR)
         tail_p_T = (1 - p_TK.sum(1)).clamp(min=TAIL_FLOOR)
         rho_T = tail_q_T / tail_p_T
-        alpha_T = rho_T * correction.weight(-rho_T.log(), around)
+        alpha_T = rho_T * correction.weight(-rho_T.log(), sample_ratios)
         weights_TK = weights_TK - alpha_T[:, None] * p_TK
     return weights_TK
 
 
 def _absent(policy_TK: Tensor, sampler_TK: Tensor) -> Tensor:
-    """Not reported by the sampler, or no candidate of the term's."""
+    """The mask of tokens that the sampler did not report or the term cannot draw."""
     return sampler_TK.isneginf() | policy_TK.isneginf()
 
 
@@ -170,20 +173,20 @@ def _uncentered(
     scores: TermScores,
     row: RowTensors,
     log_ratio_T: Tensor,
-    around: SampleRatios,
+    sample_ratios: SampleRatios,
     settings: LossSettings,
 ) -> Tensor:
-    """The value is that of the formula; `weight` is the factor of grad log p in its gradient."""
+    """The clipped surrogate; `weight_T` is the factor of grad log p in its gradient."""
     advantage_T, correction = row.term_advantage_T, settings.corrects
     if correction.is_gate:
         ratio_T = ratio(log_ratio_T)
         free_T = ratio_T * advantage_T
         clipped_T = ratio_T.clamp(1 - settings.epsilon, 1 + settings.epsilon_high) * advantage_T
-        kept_T = correction.keeps(log_ratio_T, around)
+        kept_T = correction.keeps(log_ratio_T, sample_ratios)
         value_T = torch.where(kept_T, torch.minimum(free_T, clipped_T), 0)
         weight_T = torch.where(kept_T & (free_T <= clipped_T), free_T, 0)
     else:
-        value_T = weight_T = correction.weight(log_ratio_T, around) * advantage_T
+        value_T = weight_T = correction.weight(log_ratio_T, sample_ratios) * advantage_T
     return -(value_T + weight_T * (scores.logprob_T - scores.logprob_T.detach()))
 
 

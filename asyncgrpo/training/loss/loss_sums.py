@@ -1,4 +1,4 @@
-"""What the loss's metrics come from: sums that merge exactly over rows, ranks and micro-batches.
+"""The sums behind the loss's metrics; they merge exactly over rows and ranks.
 
     policy_loss --LossSums--> merge ... merge --aggregates()--> of all ranks --> loss_metrics
 
@@ -17,7 +17,7 @@ from asyncgrpo.metrics.values import Aggregate, Aggregates, Recorder
 
 
 def observe(values: Tensor) -> Tensor:
-    """[total, weight, low, high] of some values with weight 1 each; values must not be empty."""
+    """[total, weight, low, high] of at least one value, with weight 1 each."""
     wide = values.detach().to(torch.float64)
     low, high = wide.aminmax()
     return torch.stack([wide.sum(), torch.full_like(low, wide.numel()), low, high])
@@ -46,7 +46,7 @@ class LossSums:
         return LossSums(merged)
 
     def aggregates(self) -> Aggregates:
-        """What this rank observed, to be brought together by `loss_metrics`."""
+        """This rank's observations, which `loss_metrics` brings together."""
         if not self.entries:
             return {}
         rows: list[list[float]] = torch.stack(list(self.entries.values())).tolist()

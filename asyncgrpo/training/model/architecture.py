@@ -1,4 +1,4 @@
-"""What a model is to the trainer: its decoder, its head, and how its head's output is scaled.
+"""A model's parts: its decoder, its head, and the scale of its head's output.
 
 Everything a packed row cannot serve is refused here, by name, before training starts.
 """
@@ -33,7 +33,7 @@ class Architecture:
 
 
 def inspect_model(model: nn.Module) -> Architecture:
-    """Find the parts of a causal LM or of a peft model around one; let its layers read rows.
+    """Finds the parts of a causal LM or peft model; lets its layers read rows.
 
     Raises:
         ConfigError: No known head, or layers that packed rows do not support.
@@ -94,7 +94,7 @@ def _refuse_unsupported(causal_lm: PreTrainedModel, text_config: Any, name: str)
 
 
 def _logit_scale(text_config: Any) -> float:
-    """Cohere multiplies its logits, Granite divides them."""
+    """The factor on logits: Cohere multiplies, Granite divides them."""
     multiplier = getattr(text_config, "logit_scale", None)
     divisor = getattr(text_config, "logits_scaling", None)
     return float(multiplier or 1.0) / float(divisor or 1.0)

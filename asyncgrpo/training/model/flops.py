@@ -1,4 +1,4 @@
-"""How much arithmetic a packed row needs, and which part of the hardware's peak that is: MFU.
+"""The arithmetic of a packed row, and its part of the hardware's peak: MFU.
 
     FLOPs of a row = forwarded tokens  x 2 per weight that a token meets         x passes
                    + keys seen         x 2 heads (query-key size + value size)   x 3    per layer
@@ -40,12 +40,12 @@ WINDOWED, FULL, DELTA_NET = "sliding_attention", "full_attention", "linear_atten
 
 
 class UnknownArchitectureError(Exception):
-    """A layer holds what nobody here can count; only `measure_utilization` sees it."""
+    """A layer has a module whose work is not known; `measure_utilization` catches it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowFlops:
-    """What forward and backward of a row cost in a model."""
+    """The cost of forward and backward of a row in a model."""
 
     per_token: float
     per_key: Mapping[int | None, float]  # by how many keys a query sees; None = its whole path
@@ -64,7 +64,7 @@ class RowFlops:
 
 @dataclass(frozen=True, slots=True)
 class Utilization:
-    """What a step is measured against."""
+    """The measure of a step: FLOPs done, and the peak."""
 
     row_flops: RowFlops
     peak_per_s: float  # FLOPs of all ranks together
@@ -77,7 +77,7 @@ class Utilization:
 def measure_utilization(
     policy: Policy, device: torch.device, compute: torch.dtype | None, num_ranks: int
 ) -> Utilization | None:
-    """What MFU is measured with; None on a device or with a model that is not known.
+    """The measure of MFU; None if the device or the model is not known.
 
     `compute` is the type of forward and backward; None = the parameters' own.
     """
@@ -92,7 +92,7 @@ def measure_utilization(
 
 
 def count_flops(policy: Policy) -> RowFlops:
-    """Count from the modules that are there.
+    """Counts from the modules that are there.
 
     Raises UnknownArchitectureError where a layer has weights or attention of an unknown kind.
     """
@@ -113,7 +113,7 @@ def count_flops(policy: Policy) -> RowFlops:
 
 
 def _product(weight: torch.Tensor, used: float = 1.0) -> float:
-    """A token's product with a weight matrix, of which it uses a part: forward and backward."""
+    """Forward and backward of a token's product with a part of a weight matrix."""
     passes = 3 if weight.requires_grad else 2
     return 2.0 * weight.numel() * used * passes
 
@@ -140,7 +140,7 @@ def _products_of(layer: nn.Module, config: Any) -> Iterator[float]:
 
 
 def _active_part(config: Any) -> float:
-    """Which part of the experts a token meets."""
+    """The fraction of the experts that a token meets."""
     experts, active = _first(config, EXPERT_COUNTS), _first(config, ACTIVE_COUNTS)
     if experts is None or active is None:
         raise UnknownArchitectureError("how many experts a token meets is not in its config.json")
@@ -152,7 +152,7 @@ def _first(config: Any, names: Iterable[str]) -> int | None:
 
 
 def _mixer(layer: nn.Module, config: Any, index: int) -> tuple[str, Any]:
-    """How tokens of a layer meet, and the module that does it."""
+    """The kind and the module by which a layer's tokens read each other."""
     types: list[str] | None = getattr(config, "layer_types", None)
     if types is not None:
         kind = types[index]
@@ -165,7 +165,10 @@ def _mixer(layer: nn.Module, config: Any, index: int) -> tuple[str, Any]:
 
 
 def _attention(module: Any, config: Any) -> float:
-    """Of one query and one key, over all query heads; grouped keys are shared, not skipped."""
+    """FLOPs of one query and one key, over all query heads.
+
+    Grouped keys are shared, not skipped.
+    """
     query_size = getattr(module, "qk_head_dim", None) or getattr(module, "head_dim", None)
     value_size = getattr(module, "v_head_dim", None) or getattr(module, "head_dim", None)
     if query_size is None or value_size is None:

@@ -18,14 +18,14 @@ from torch.distributed.fsdp import FSDPModule
 from asyncgrpo.training.attention.attention_backends import Backends
 from asyncgrpo.training.attention.tree_attention import SDPA_ONLY
 from asyncgrpo.training.head.lm_head import score_terms
-from asyncgrpo.training.head.logit_shape import LogitShape
+from asyncgrpo.training.head.logit_shape import Head, LogitShape
 from asyncgrpo.training.model.architecture import Architecture, inspect_model
 from asyncgrpo.training.model.load_balance import effective_coefficient, load_balancing_loss
 from asyncgrpo.training.model.row_tensors import RowTensors
 
 
 class TermScores(NamedTuple):
-    """What the policy says about a row's terms."""
+    """The policy's scores of a row's terms."""
 
     logprob_T: Tensor  # over the term's candidates, as the sampler's; else over the vocabulary
     top_logprob_TK: Tensor | None  # None where the row has no top tokens
@@ -59,7 +59,7 @@ class PolicyModel(nn.Module):
         self.router_aux_loss_coef = effective_coefficient(router_aux_loss_coef, router, name)
 
     def forward(self, row: RowTensors, temperature: float = 1.0) -> TermScores:
-        """Score a row's terms at the sampler's temperature."""
+        """Scores a row's terms at the sampler's temperature."""
         architecture = self._architecture[0]
         output: Any = architecture.decoder(
             input_ids=row.input_ids_1N,
@@ -73,16 +73,15 @@ class PolicyModel(nn.Module):
         row.attention.check_used(architecture.name)
         if architecture.has_recurrence:
             row.recurrence.check_used(architecture.name)
-        head = architecture.head
+        linear = architecture.head
+        shape = LogitShape(temperature, architecture.logit_scale, architecture.logit_softcap)
         scores = score_terms(
             cast("Tensor", output.last_hidden_state)[0],
-            head.weight,
+            Head(linear.weight, cast("Tensor | None", linear.bias), shape),
             row.term_position_T,
             row.term_target_T,
-            bias_V=cast("Tensor | None", head.bias),
             top_ids_TK=row.top_ids_TK,
             candidates=row.candidates,
-            shape=LogitShape(temperature, architecture.logit_scale, architecture.logit_softcap),
         )
         top_logprob_TK = None if row.top_ids_TK is None else scores.top_logprob_TK
         return TermScores(

@@ -1,4 +1,4 @@
-"""The load-balancing loss of a mixture of experts: small where the router uses all experts alike.
+"""The load-balancing loss of a mixture of experts: small if all experts are used alike.
 
     router logits of L layers, N tokens each, E experts, k chosen per token
     f_e = how often expert e is chosen / (L N)        P_e = mean of its probability
@@ -25,7 +25,7 @@ KEY = "model.router_aux_loss_coef"
 
 @dataclass(frozen=True, slots=True)
 class Router:
-    """How a mixture of experts routes."""
+    """The router of a mixture of experts."""
 
     top_k: int  # experts of a token
     coefficient: float | None  # of the loss in the model's own configuration

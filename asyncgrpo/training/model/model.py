@@ -73,7 +73,7 @@ def compute_dtype(config: Config) -> torch.dtype | None:
 
 
 def load_policy(config: Config, checkpoint: Path | None, device: torch.device) -> Policy:
-    """Load the policy in training mode.
+    """Loads the policy in training mode.
 
     Args:
         config: of the run.
@@ -150,7 +150,10 @@ def _load_base(config: Config, source: str, checkpoint: Path | None) -> PreTrain
 
 
 def _auto_class(source: str, options: dict[str, Any]) -> Any:
-    """A checkpoint with images loads whole, so that it is saved and served as what it is."""
+    """The class to load with: with its vision part where the model has images.
+
+    So it is saved and served as what it is.
+    """
     known = {name: options[name] for name in ("revision", "trust_remote_code") if name in options}
     config = AutoConfig.from_pretrained(source, **known)
     return AutoModelForImageTextToText if _has_images(config) else AutoModelForCausalLM
@@ -167,7 +170,7 @@ def _text_parameters(base: PreTrainedModel) -> set[nn.Parameter]:
 
 
 def _freeze_all_but_text(base: PreTrainedModel) -> None:
-    """Vision towers and the like stay as they are: they are neither optimised nor synced."""
+    """Freezes vision towers and the like: they are neither optimised nor synced."""
     text = _text_parameters(base)
     frozen = [parameter for parameter in base.parameters() if parameter not in text]
     for parameter in frozen:
@@ -177,7 +180,7 @@ def _freeze_all_but_text(base: PreTrainedModel) -> None:
 
 
 def _outside_text(base: PreTrainedModel) -> str | None:
-    """A pattern for the modules inside the outermost ones without text; None where all is text."""
+    """A pattern of the modules outside the text model; None where there are none."""
     text = _text_parameters(base)
     outermost: list[str] = []
     for name, module in base.named_modules():
@@ -207,7 +210,7 @@ def _with_adapter(
 
 
 def _load_adapter(model: PeftModel, checkpoint: Path) -> None:
-    """Fill an adapter made from the configuration, whose settings therefore count on a resume."""
+    """Fills an adapter made from the configuration, whose settings therefore count on a resume."""
     try:
         saved = load_file(checkpoint / ADAPTER_FILE)
     except (OSError, SafetensorError) as error:
@@ -228,7 +231,7 @@ def _load_adapter(model: PeftModel, checkpoint: Path) -> None:
 
 
 def _refuse_tied_copy(base: PreTrainedModel, peft: PeftConfig, *, merged: bool) -> None:
-    """The head of a model with tied embeddings is the embedding: peft would train a copy of it."""
+    """Refuses to adapt an embedding that is also the head: peft would train a copy."""
     head, embedding = base.get_output_embeddings(), base.get_input_embeddings()
     if head is None or head.weight is not embedding.weight:
         return
@@ -286,7 +289,7 @@ def _head_refused(key: str) -> ConfigError:
 
 
 def _decoder_layers(decoder: nn.Module, model: ModelConfig) -> tuple[nn.Module, ...]:
-    """Its `layers`; of a model with another word for them, the one list of modules it has."""
+    """The decoder's `layers`, or under another name the only list of modules."""
     lists = [child for child in decoder.children() if isinstance(child, nn.ModuleList)]
     layers = getattr(decoder, "layers", lists[0] if len(lists) == 1 else None)
     if not isinstance(layers, nn.ModuleList):

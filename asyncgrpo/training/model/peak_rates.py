@@ -1,4 +1,4 @@
-"""What a device can do at most: dense matrix products per second, by its name and a type.
+"""The peak of a device: dense matrix products per second, by name and type.
 
     "NVIDIA H100 80GB HBM3", bfloat16  ->  989.4e12
 
@@ -75,7 +75,7 @@ def rate_of(name: str, dtype: torch.dtype, *, tf32: bool = False) -> float | Non
 
 
 def _names(part: str, name: str) -> bool:
-    """Whether the part stands in the name as whole words: A10 is not in A100."""
+    """True if the name has the part as whole words: A10 is not in A100."""
     words, wanted = name.replace("-", " ").split(), part.split()
     return not PARTS & set(words) and any(
         words[i : i + len(wanted)] == wanted for i in range(len(words))

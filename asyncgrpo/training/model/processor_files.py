@@ -1,4 +1,4 @@
-"""What a checkpoint with images needs beside weights and tokenizer: its processor's own files.
+"""The processor's files, which a checkpoint with images needs beside its weights.
 
     model.name_or_path  --processor_files-->  name -> content  --write_checkpoint-->  step-000050/
 
@@ -21,7 +21,7 @@ NAMES: Final = (IMAGE_PROCESSOR_NAME, PROCESSOR_NAME, VIDEO_PROCESSOR_NAME)
 def processor_files(source: str, revision: str | None) -> dict[str, bytes]:
     """The processor's files by name, of those that the model has.
 
-    Where the hub cannot be asked any more a warning says so: weights matter more than these.
+    If the hub is out of reach there is only a warning: the weights matter more than these.
     """
     try:
         folder = Path(source)

@@ -1,4 +1,4 @@
-"""A rehearsal before training: two short sequences, scored as a row and by the model itself.
+"""A rehearsal before training: two sequences scored as a row and by the model.
 
     a b c d e f   the model's own forward, one by one  -->  logprobs     equal, or the model is
     a b c x y     one packed row                       -->  logprobs     refused by name
@@ -43,7 +43,7 @@ LIMITS, LIMITS_16_BITS = _Limits(1e-2, 1e-4), _Limits(0.3, 0.1)
 
 @torch.no_grad()
 def rehearse(model: nn.Module, device: torch.device) -> None:
-    """Check that a packed row gives the model what its samples alone do; ends in training mode.
+    """Checks that a packed row scores as its samples do alone; ends in training mode.
 
     Args:
         model: A causal LM of transformers with all of its weights, or a peft model around one.
@@ -139,7 +139,7 @@ def _packed(scorer: PolicyModel, samples: list[Sample], device: torch.device) ->
 
 
 def _attempt(name: str, fails: str, compute: Callable[[], Tensor]) -> Tensor:
-    """What a foreign model raises on its way is told as what it means here."""
+    """Turns an error of a foreign model into one with its meaning here."""
     try:
         return compute()
     except (UserError, torch.OutOfMemoryError):
@@ -156,7 +156,7 @@ def _mean_difference(one: Tensor, other: Tensor) -> float:
 
 
 def _train_but_for_adapter_dropout(model: nn.Module) -> None:
-    """Training mode; model.peft.lora_dropout is asked for by its own key."""
+    """Sets training mode without the adapter's dropout, which has its own key."""
     model.train()
     for name, module in model.named_modules():
         if "lora_dropout" in name.split("."):

@@ -46,7 +46,7 @@ class RowTensors:
     def from_row(
         cls, row: Row, device: torch.device | str, policy_version: int | None = None
     ) -> "RowTensors":
-        """Move a row to the device.
+        """Moves a row to the device.
 
         Args:
             row: The packed row.
@@ -84,7 +84,7 @@ class RowTensors:
 
     @classmethod
     def from_sequence(cls, token_ids: Sequence[int], device: torch.device | str) -> "RowTensors":
-        """A row of one plain sequence whose terms are its tokens 1 .. n-1, in order."""
+        """A row of one plain sequence; its terms are tokens 1 .. n-1."""
         input_ids = np.array(token_ids, np.int32)
         trained = np.ones(input_ids.size, np.uint8)
         trained[0] = 0

@@ -11,7 +11,7 @@ from asyncgrpo.records import NO_TOKEN
 from asyncgrpo.training.head import candidate_head
 from asyncgrpo.training.head.candidate_head import CandidateTerms
 from asyncgrpo.training.head.lm_head import HeadScores, score_terms
-from asyncgrpo.training.head.logit_shape import LogitShape
+from asyncgrpo.training.head.logit_shape import Head, LogitShape
 from tests.training.head.test_lm_head import SHAPES, gradients
 
 N, H, V, K = 17, 8, 29, 4
@@ -75,9 +75,13 @@ def test_three_candidates_by_hand():
     hidden = torch.tensor([[1.0, 2.0]], dtype=torch.float64)
     weight = torch.tensor([[0.0, 0.0], [1, 0], [0, 1], [5, 5]], dtype=torch.float64)
     scores = score_terms(
-        hidden, weight, torch.tensor([0]), torch.tensor([1]),
-        top_ids_TK=torch.tensor([[2, 3, NO_TOKEN]]), candidates=candidate_terms([[2, 0, 1]]),
-    )  # fmt: skip
+        hidden,
+        Head(weight),
+        torch.tensor([0]),
+        torch.tensor([1]),
+        top_ids_TK=torch.tensor([[2, 3, NO_TOKEN]]),
+        candidates=candidate_terms([[2, 0, 1]]),
+    )
     total = np.log(1 + np.e + np.e**2)  # logits 0, 1, 2; token 3 is no candidate
     assert scores.logprob_T.item() == pytest.approx(1 - total)
     assert scores.top_logprob_TK.tolist() == [[pytest.approx(2 - total), -np.inf, -np.inf]]
@@ -99,9 +103,14 @@ def test_values_and_gradients_equal_the_masked_row_of_logits(seed, full, has_bia
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(candidate_head.score_drawn_terms.__kwdefaults__, "tile_elements", tile * H)
         tiled = score_terms(
-            hidden, weight, POSITION_T, target, bias_V=bias, top_ids_TK=top_ids,
-            candidates=candidate_terms(sets), shape=shape, tile_logits=3 * V,
-        )  # fmt: skip
+            hidden,
+            Head(weight, bias, shape),
+            POSITION_T,
+            target,
+            top_ids_TK=top_ids,
+            candidates=candidate_terms(sets),
+            tile_logits=3 * V,
+        )
         expected = masked_head(hidden, weight, bias, target, top_ids, sets, shape)
         for one, other in zip(tiled, expected, strict=True):
             torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
@@ -116,9 +125,13 @@ def test_the_gradient_is_that_of_finite_differences():
 
     def logprobs(*leaves: Tensor) -> tuple[Tensor, Tensor]:
         scores = score_terms(
-            leaves[0], leaves[1], POSITION_T, target, bias_V=leaves[2], top_ids_TK=top_ids,
-            candidates=candidate_terms(sets), shape=SHAPES["all"],
-        )  # fmt: skip
+            leaves[0],
+            Head(leaves[1], leaves[2], SHAPES["all"]),
+            POSITION_T,
+            target,
+            top_ids_TK=top_ids,
+            candidates=candidate_terms(sets),
+        )
         return finite(scores)[:2]
 
     assert torch.autograd.gradcheck(logprobs, (hidden, weight, bias))
@@ -130,7 +143,7 @@ def test_a_set_that_is_the_vocabulary_is_the_full_head():
     every = candidate_terms([list(range(V))] * T)
     full, drawn = (
         score_terms(
-            hidden, weight, POSITION_T, target, bias_V=bias, top_ids_TK=top_ids, candidates=sets
+            hidden, Head(weight, bias), POSITION_T, target, top_ids_TK=top_ids, candidates=sets
         )
         for sets in (None, every)
     )
@@ -142,7 +155,7 @@ def test_a_target_outside_its_set_has_no_probability():
     hidden, weight, _ = draw(2)
     sets = [[1, 2]] * T
     scores = score_terms(
-        hidden, weight, POSITION_T, torch.full((T,), 3), candidates=candidate_terms(sets)
+        hidden, Head(weight), POSITION_T, torch.full((T,), 3), candidates=candidate_terms(sets)
     )
     assert scores.logprob_T.isneginf().all()
 
@@ -153,7 +166,9 @@ def test_a_frozen_input_gets_no_gradient(frozen):
     leaves[frozen].requires_grad_(False)
     sets, target, _ = draw_sets(3, 0.3)
     candidates = candidate_terms(sets)
-    score_terms(*leaves[:2], POSITION_T, target, candidates=candidates).logprob_T.sum().backward()
+    score_terms(
+        leaves[0], Head(leaves[1]), POSITION_T, target, candidates=candidates
+    ).logprob_T.sum().backward()
     assert leaves[frozen].grad is None
     assert leaves[1 - frozen].grad is not None
 
@@ -163,9 +178,13 @@ def test_low_precision_products_are_accumulated_in_float32(dtype):
     hidden, weight, bias = draw(4, dtype)
     sets, target, top_ids = draw_sets(4, 0.3)
     scores = score_terms(
-        hidden, weight, POSITION_T, target, bias_V=bias, top_ids_TK=top_ids,
+        hidden,
+        Head(weight, bias),
+        POSITION_T,
+        target,
+        top_ids_TK=top_ids,
         candidates=candidate_terms(sets),
-    )  # fmt: skip
+    )
     wide = [leaf.detach().double().requires_grad_() for leaf in (hidden, weight, bias)]
     expected = masked_head(*wide, target, top_ids, sets, LogitShape())
     assert scores.logprob_T.dtype == torch.float32
@@ -198,8 +217,11 @@ def test_the_vocabulary_is_never_multiplied_out():
     sets = [rng.choice(vocabulary, size, replace=False).tolist() for _ in range(positions)]
     with Watch():
         scores = score_terms(
-            hidden, weight, torch.arange(positions), torch.tensor([each[0] for each in sets]),
+            hidden,
+            Head(weight),
+            torch.arange(positions),
+            torch.tensor([each[0] for each in sets]),
             candidates=candidate_terms(sets),
-        )  # fmt: skip
+        )
         scores.logprob_T.sum().backward()
     assert largest == max(vocabulary * 4, positions * size * 4)  # the weight's gradient

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from asyncgrpo.records import NO_TOKEN
 from asyncgrpo.training.head import head_products
 from asyncgrpo.training.head.lm_head import HeadScores, score_terms
-from asyncgrpo.training.head.logit_shape import LogitShape
+from asyncgrpo.training.head.logit_shape import Head, LogitShape
 from tests.training.mixed_products import MixedProducts
 
 N, H, V, K = 17, 8, 29, 4
@@ -63,9 +63,13 @@ def test_values_and_gradients_equal_the_full_head(shape, has_bias, tile_rows):
     hidden, weight, bias, target, top_ids = inputs()
     bias = bias if has_bias else None
     tiled = score_terms(
-        hidden, weight, POSITION_T, target, bias_V=bias, top_ids_TK=top_ids, shape=shape,
+        hidden,
+        Head(weight, bias, shape),
+        POSITION_T,
+        target,
+        top_ids_TK=top_ids,
         tile_logits=tile_rows * V,
-    )  # fmt: skip
+    )
     full = full_head(hidden, weight, bias, target, top_ids, shape)
     for one, other in zip(tiled, full, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
@@ -81,9 +85,13 @@ def test_the_gradient_is_that_of_finite_differences():
 
     def logprobs(hidden: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
         scores = score_terms(
-            hidden, weight, POSITION_T, target, bias_V=bias, top_ids_TK=top_ids,
-            shape=SHAPES["all"], tile_logits=3 * V,
-        )  # fmt: skip
+            hidden,
+            Head(weight, bias, SHAPES["all"]),
+            POSITION_T,
+            target,
+            top_ids_TK=top_ids,
+            tile_logits=3 * V,
+        )
         return scores.logprob_T, scores.top_logprob_TK
 
     assert torch.autograd.gradcheck(logprobs, (hidden, weight, bias))
@@ -98,7 +106,7 @@ def test_a_weight_tied_to_the_embedding_gets_both_gradients():
         weight = torch.randn(V, H, dtype=torch.float64, requires_grad=True)
         hidden = torch.nn.functional.embedding(ids, weight).tanh()
         if tiled:
-            logprob = score_terms(hidden, weight, POSITION_T, target).logprob_T
+            logprob = score_terms(hidden, Head(weight), POSITION_T, target).logprob_T
         else:
             none = target.new_empty(target.shape[0], 0)
             logprob = full_head(hidden, weight, None, target, none, LogitShape()).logprob_T
@@ -112,7 +120,7 @@ def test_absent_top_tokens_are_minus_infinity_and_give_no_gradient():
     hidden, weight, _, target, top_ids = inputs()
     holes = top_ids.clone()
     holes[::2, 1:] = NO_TOKEN
-    scores = score_terms(hidden, weight, POSITION_T, target, top_ids_TK=holes)
+    scores = score_terms(hidden, Head(weight), POSITION_T, target, top_ids_TK=holes)
     assert scores.top_logprob_TK.isneginf().equal(holes == NO_TOKEN)
     present = scores.top_logprob_TK[holes != NO_TOKEN]
     grad = torch.autograd.grad(present.sum(), weight, retain_graph=True)[0]
@@ -124,7 +132,7 @@ def test_absent_top_tokens_are_minus_infinity_and_give_no_gradient():
 def test_a_frozen_input_gets_no_gradient(frozen):
     hidden, weight, _, target, _ = inputs()
     {"hidden": hidden, "weight": weight}[frozen].requires_grad_(False)
-    score_terms(hidden, weight, POSITION_T, target).logprob_T.sum().backward()
+    score_terms(hidden, Head(weight), POSITION_T, target).logprob_T.sum().backward()
     assert (hidden.grad is None) == (frozen == "hidden")
     assert (weight.grad is None) == (frozen == "weight")
 
@@ -134,9 +142,8 @@ def test_a_frozen_input_gets_no_gradient(frozen):
 def test_low_precision_products_are_accumulated_in_float32(dtype, shape):
     hidden, weight, bias, target, top_ids = inputs(dtype)
     scores = score_terms(
-        hidden, weight, POSITION_T, target, bias_V=bias, top_ids_TK=top_ids, shape=shape,
-        tile_logits=3 * V,
-    )  # fmt: skip
+        hidden, Head(weight, bias, shape), POSITION_T, target, top_ids_TK=top_ids, tile_logits=3 * V
+    )
     wide = [leaf.detach().double().requires_grad_() for leaf in (hidden, weight, bias)]
     exact = full_head(*wide, target, top_ids, shape)
     for one, other in zip(scores, exact, strict=True):
@@ -159,9 +166,13 @@ def test_where_the_device_has_mixed_products_they_are_used_and_give_the_same(
     hidden, weight, bias, target, top_ids = inputs(dtype)
     with MixedProducts() as products:
         scores = score_terms(
-            hidden, weight, POSITION_T, target, bias_V=bias, top_ids_TK=top_ids, shape=shape,
+            hidden,
+            Head(weight, bias, shape),
+            POSITION_T,
+            target,
+            top_ids_TK=top_ids,
             tile_logits=3 * V,
-        )  # fmt: skip
+        )
         found = gradients(scores, hidden, weight, bias)
     tiles = -(-len(POSITION_T.unique()) // 3)
     assert products.count == 3 * tiles  # logits twice, and the weight's gradient
@@ -181,8 +192,8 @@ def test_hidden_states_wider_than_the_head_are_taken_all_the_same(monkeypatch):
     monkeypatch.setattr(head_products, "has_mixed_products", lambda _: True)
     hidden, weight, _, target, _ = inputs(torch.bfloat16)
     with MixedProducts():
-        narrow = score_terms(hidden, weight, POSITION_T, target).logprob_T
-        wide = score_terms(hidden.float(), weight, POSITION_T, target).logprob_T
+        narrow = score_terms(hidden, Head(weight), POSITION_T, target).logprob_T
+        wide = score_terms(hidden.float(), Head(weight), POSITION_T, target).logprob_T
         grad = torch.autograd.grad(wide.sum(), weight)[0]
         expected = torch.autograd.grad(narrow.sum(), weight)[0]
     assert torch.equal(wide, narrow)
@@ -192,7 +203,7 @@ def test_hidden_states_wider_than_the_head_are_taken_all_the_same(monkeypatch):
 def test_float32_is_within_1e_5_of_float64():
     hidden, weight, bias, target, top_ids = inputs(torch.float32)
     scores = score_terms(
-        hidden, weight, POSITION_T, target, bias_V=bias, top_ids_TK=top_ids, shape=SHAPES["all"]
+        hidden, Head(weight, bias, SHAPES["all"]), POSITION_T, target, top_ids_TK=top_ids
     )
     wide = [leaf.detach().double().requires_grad_() for leaf in (hidden, weight, bias)]
     exact = full_head(*wide, target, top_ids, SHAPES["all"])
@@ -222,6 +233,8 @@ def test_extra_memory_is_that_of_a_few_tiles(monkeypatch):
     weight = torch.randn(vocabulary, hidden_size, requires_grad=True)
     target = torch.from_numpy(rng.integers(0, vocabulary, positions))
     with Watch():
-        scores = score_terms(hidden, weight, torch.arange(positions), target, tile_logits=tile)
+        scores = score_terms(
+            hidden, Head(weight), torch.arange(positions), target, tile_logits=tile
+        )
         scores.logprob_T.sum().backward()
     assert tile <= largest <= max(tile, vocabulary * hidden_size)

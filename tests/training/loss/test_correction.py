@@ -21,6 +21,7 @@ from asyncgrpo.training.loss.correction import Correction, Kind, SampleRatios
 from asyncgrpo.training.loss.loss import LossSettings, policy_loss
 from asyncgrpo.training.loss.loss_sums import loss_metrics
 from asyncgrpo.training.model.row_tensors import RowTensors
+from tests.training.fixtures import loss_settings
 from tests.training.loss.test_loss import V, scores_of, softmax
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -148,7 +149,7 @@ def test_score_centering_has_the_gradient_of_its_formula(kind, seed, k, tail, sp
     z, q, tokens, advantages = draw_case(seed, spread)
     if tail == "none" and not far_from_the_range(z, q, tokens):
         return
-    settings = LossSettings(correction=kind, centering_tail=tail, clip_min=LOW, clip_max=HIGH)
+    settings = loss_settings(correction=kind, centering_tail=tail, clip_min=LOW, clip_max=HIGH)
     found = gradient(z, row_of(q, tokens, advantages, k), settings)
     for m in range(len(tokens)):
         by_hand = centered_by_hand(z[m], q[m], tokens[m], advantages[m], k, kind, tail)
@@ -162,7 +163,7 @@ def test_without_centering_a_mask_gates_the_clipped_loss_and_a_weight_replaces_i
     z, q, tokens, advantages = draw_case(seed, spread)
     if not far_from_the_range(z, q, tokens):
         return
-    settings = LossSettings(
+    settings = loss_settings(
         score_centering=False, correction=kind, clip_min=LOW, clip_max=HIGH,
         epsilon=0.2, epsilon_high=0.3,
     )  # fmt: skip
@@ -207,7 +208,7 @@ def test_a_constant_advantage_has_zero_mean_gradient_over_the_sampler_when_k_is_
     kind: Kind, tail, length
 ):
     z, q, tokens, chance = context_free(7, 0.6, length)
-    settings = LossSettings(correction=kind, centering_tail=tail, clip_min=LOW, clip_max=HIGH)
+    settings = loss_settings(correction=kind, centering_tail=tail, clip_min=LOW, clip_max=HIGH)
     grads = gradient(z, row_of(q, tokens, [1.7] * len(tokens), V), settings)
     assert np.abs(grads).max() > 0.01
     np.testing.assert_allclose((chance[:, None, None] * grads).sum(0), 0, atol=1e-6)
@@ -218,7 +219,7 @@ def test_the_expected_gradient_over_the_sampler_is_the_closed_form(kind: Kind):
     """One token: - sum_v q_v A_v w_v grad log p(v)  +  E[A] sum_v q_v w_v grad log p(v)."""
     z, q, tokens, chance = context_free(7, 0.6, 1)
     advantages = [0.5, -1.0, 2.0, 0.25, -0.75]
-    settings = LossSettings(correction=kind, clip_min=LOW, clip_max=HIGH)
+    settings = loss_settings(correction=kind, clip_min=LOW, clip_max=HIGH)
     grads = gradient(z, row_of(q, tokens, advantages, V), settings)
     p, q0 = softmax(z[0, 0]), q[0, 0]
     weighed = [q0[v] * weight(kind, p[v] / q0[v], 1.0, 1) * (np.eye(V)[v] - p) for v in range(V)]
@@ -231,7 +232,7 @@ def test_sequence_weights_in_a_wide_range_give_the_policys_own_gradient():
     """E over the sampler of rho A grad log p(y) = grad E over the policy of A: no bias."""
     z, q, tokens, chance = context_free(8, 0.6, 2)
     advantages = np.random.default_rng(1).normal(0, 1, len(tokens)).astype(np.float32)
-    settings = LossSettings(
+    settings = loss_settings(
         score_centering=False, correction="sequence_mask", clip_min=0.0, clip_max=1e9
     )
     row = row_of(q, tokens, advantages.tolist())
@@ -252,7 +253,9 @@ def test_a_masked_sample_stays_in_the_denominator_and_leaves_the_others_alone():
     z[1, :, 0] = 3.0  # sample 1: both ratios 0.98 / 0.2
     row = row_of(q, [[0, 1], [0, 0]], [1.0, 1.0])
     for kind in ("sequence_mask", "geometric_mask"):
-        settings = LossSettings(score_centering=False, correction=kind, clip_min=LOW, clip_max=HIGH)
+        settings = loss_settings(
+            score_centering=False, correction=kind, clip_min=LOW, clip_max=HIGH
+        )
         logits = torch.from_numpy(z.reshape(-1, V)).requires_grad_()
         loss, sums = policy_loss(scores_of(logits, row), row, settings, 4.0)
         grads = torch.autograd.grad(loss, logits)[0].numpy().reshape(z.shape)
@@ -272,7 +275,7 @@ def test_masked_mean_counts_what_the_correction_leaves_out(kind: Kind, masked: i
     z = np.log(np.stack([np.full(V, (1 - each) / 4) for each in p]))
     z[:, 0] = np.log(p)
     row = row_of(np.full((1, 3, V), 1 / V), [[0, 0, 0]], [1.0])
-    settings = LossSettings(score_centering=False, correction=kind, clip_min=LOW, clip_max=HIGH)
+    settings = loss_settings(score_centering=False, correction=kind, clip_min=LOW, clip_max=HIGH)
     _, sums = policy_loss(scores_of(torch.from_numpy(z), row), row, settings, 1.0)
     found = loss_metrics([sums.aggregates()])["sampling/masked_mean"]
     assert (found.total, found.weight) == (masked, 3)
@@ -284,14 +287,14 @@ def test_ratios_beyond_any_number_stay_finite(kind: Kind):
     z[..., 0] = -200.0
     q = np.full((1, 4, V), 1 / V)
     for centering in (True, False):
-        settings = LossSettings(score_centering=centering, correction=kind, clip_min=0.0)
+        settings = loss_settings(score_centering=centering, correction=kind, clip_min=0.0)
         row = row_of(q, [[0, 1, 0, 1]], [-1.0], 3)
         assert np.isfinite(gradient(z, row, settings)).all()
 
 
 def test_the_recipe_chooses_the_correction():
     for kind in KINDS:
-        settings = LossSettings.from_config(LossConfig(correction=kind))
+        settings = LossSettings.from_config(LossConfig(correction=kind, epsilon_high=0.2))
         assert settings.corrects == Correction(kind, 0.5, 5.0)
-    assert math.isclose(LossSettings().corrects.low, 0.5)
-    assert LossSettings().correction == "token_mask"
+    assert math.isclose(loss_settings().corrects.low, 0.5)
+    assert loss_settings().correction == "token_mask"

@@ -21,6 +21,7 @@ from asyncgrpo.training.loss.loss import LossSettings, policy_loss
 from asyncgrpo.training.loss.loss_sums import LossSums, loss_metrics
 from asyncgrpo.training.model.forward import TermScores
 from asyncgrpo.training.model.row_tensors import RowTensors
+from tests.training.fixtures import loss_settings
 
 V = 5
 TAIL_FLOOR = 1e-6
@@ -104,7 +105,7 @@ def draw_case(seed: int, spread: float = 1.0):
 )
 def test_score_centering_has_the_gradient_of_its_formula(seed, k, tail, spread):
     z, q, tokens, advantages = draw_case(seed, spread)
-    s = LossSettings(centering_tail=tail)
+    s = loss_settings(centering_tail=tail)
     row = one_row(q, tokens, advantages, k)
     by_hand = centered_by_hand(z, q, tokens, advantages, k, s)
     np.testing.assert_allclose(gradient(z, row, s), by_hand, atol=2e-5)
@@ -113,7 +114,7 @@ def test_score_centering_has_the_gradient_of_its_formula(seed, k, tail, spread):
 @given(st.integers(0, 10_000), st.sampled_from([0.1, 1.5]))
 def test_the_clipped_loss_has_the_value_and_gradient_of_its_formula(seed, spread):
     z, q, tokens, advantages = draw_case(seed, spread)
-    s = LossSettings(score_centering=False, epsilon=0.2, epsilon_high=0.3)
+    s = loss_settings(score_centering=False, epsilon=0.2, epsilon_high=0.3)
     p = softmax(z)
     value, by_hand = 0.0, np.zeros_like(z)
     for t, token in enumerate(tokens):
@@ -135,7 +136,7 @@ def test_a_constant_advantage_has_zero_mean_gradient_over_the_sampler_when_k_is_
     q = np.tile(softmax(rng.normal(0, 1, V)), (V, 1))
     z = np.tile(np.log(q[0]) + rng.normal(0, spread, V), (V, 1))
     row = one_row(q, list(range(V)), [1.7] * V, V)  # every token once
-    grads = gradient(z, row, LossSettings(centering_tail=tail))
+    grads = gradient(z, row, loss_settings(centering_tail=tail))
     assert np.abs(grads).max() > 0.01
     np.testing.assert_allclose((q[0][:, None] * grads).sum(0), 0, atol=1e-6)
 
@@ -145,7 +146,7 @@ def test_without_centering_it_has_not():
     q = np.tile(softmax(rng.normal(0, 1, V)), (V, 1))
     z = np.tile(np.log(q[0]) + rng.normal(0, 0.5, V), (V, 1))
     row = one_row(q, list(range(V)), [1.7] * V, V)
-    grads = gradient(z, row, LossSettings(score_centering=False))
+    grads = gradient(z, row, loss_settings(score_centering=False))
     assert np.abs((q[0][:, None] * grads).sum(0)).max() > 1e-2
 
 
@@ -153,7 +154,7 @@ def test_masked_terms_stay_in_the_denominator_and_give_no_gradient():
     q = np.tile(softmax(np.zeros(V)), (2, 1))
     z = np.array([[0.0] * V, [30.0, 0, 0, 0, -30.0]])
     row = one_row(q, [0, 4], [1.0, 1.0], 0)  # ratios 1 and exp(-60 + log 5)
-    s = LossSettings(score_centering=False)
+    s = loss_settings(score_centering=False)
     grads = gradient(z, row, s, denominator=2.0)
     np.testing.assert_allclose(grads[0], -(np.eye(V)[0] - q[0]) / 2, atol=1e-6)
     assert not grads[1].any()
@@ -163,7 +164,7 @@ def test_masked_terms_stay_in_the_denominator_and_give_no_gradient():
 def test_a_sampled_token_outside_the_top_k_keeps_its_own_term():
     q = np.array([[0.5, 0.3, 0.1, 0.06, 0.04]])
     z = np.log(q)
-    s = LossSettings()
+    s = loss_settings()
     row = one_row(q, [4], [1.0], 2)
     by_hand = -(np.eye(V)[4] - q[0]) + 0.5 * (np.eye(V)[0] - q[0]) + 0.3 * (np.eye(V)[1] - q[0])
     np.testing.assert_allclose(gradient(z, row, s)[0], by_hand, atol=1e-6)
@@ -178,7 +179,7 @@ def test_absent_top_tokens_weigh_nothing():
     top = torch.cat([z.log_softmax(-1)[:, :2], torch.full((1, 1), -math.inf)], 1)
     scores = scores_of(z, two)
     for tail in ("none", "proportional"):
-        s = LossSettings(centering_tail=tail)
+        s = loss_settings(centering_tail=tail)
         expected = torch.autograd.grad(policy_loss(scores, two, s, 1.0)[0], z, retain_graph=True)[0]
         loss, _ = policy_loss(scores._replace(top_logprob_TK=top), three, s, 1.0)
         found = torch.autograd.grad(loss, z, retain_graph=True)[0]
@@ -191,27 +192,29 @@ def test_score_centering_without_top_tokens_names_the_keys_to_change():
     with pytest.raises(
         DataError, match=r"num_sampler_logprobs >= 1, or loss\.score_centering=false"
     ):
-        policy_loss(scores_of(torch.from_numpy(z), row), row, LossSettings(), 1.0)
+        policy_loss(scores_of(torch.from_numpy(z), row), row, loss_settings(), 1.0)
 
 
 def test_a_non_finite_logprob_makes_a_non_finite_loss():
     z, q, tokens, advantages = draw_case(0)
     z[1] = np.nan
     row = one_row(q, tokens, advantages, 2)
-    loss, _ = policy_loss(scores_of(torch.from_numpy(z), row), row, LossSettings(), 1.0)
+    loss, _ = policy_loss(scores_of(torch.from_numpy(z), row), row, loss_settings(), 1.0)
     assert not torch.isfinite(loss)
 
 
 def test_settings_come_from_the_recipe():
-    s = LossSettings.from_config(LossConfig(epsilon=0.1, vllm_importance_sampling_clip_max=3.0))
-    assert s == LossSettings(epsilon=0.1, epsilon_high=0.1, clip_max=3.0)
+    s = LossSettings.from_config(
+        LossConfig(epsilon=0.1, epsilon_high=0.3, vllm_importance_sampling_clip_max=3.0)
+    )
+    assert s == loss_settings(epsilon=0.1, epsilon_high=0.3, clip_max=3.0)
 
 
 def test_the_sums_of_three_terms_by_hand():
     q = np.full((3, V), 0.2)
     p = np.array([[0.2] * V, [0.3, 0.175, 0.175, 0.175, 0.175], [0.06, 0.235, 0.235, 0.235, 0.235]])
     row = one_row(q, [0, 0, 0], [1.0, 1.0, -1.0], 2)  # ratios 1, 1.5, 0.3
-    _, sums = policy_loss(scores_of(torch.from_numpy(np.log(p)), row), row, LossSettings(), 1.0)
+    _, sums = policy_loss(scores_of(torch.from_numpy(np.log(p)), row), row, loss_settings(), 1.0)
     found = loss_metrics([sums.aggregates()])
 
     def mean(name: str) -> float:
@@ -241,7 +244,7 @@ def test_the_sums_of_three_terms_by_hand():
 @given(st.integers(0, 1000), st.integers(1, 3), st.sampled_from([1, 2]))
 def test_sums_of_parts_merge_to_the_sums_of_the_whole(seed, cut, ranks):
     z, q, tokens, advantages = draw_case(seed)
-    s = LossSettings()
+    s = loss_settings()
 
     def sums(part: slice) -> LossSums:
         row = one_row(q[part], tokens[part], advantages[part], 3, version=1)
@@ -275,14 +278,14 @@ def test_clipped_fractions_are_per_sample():
     _, sums = policy_loss(
         TermScores(logprob, logprob[:, None], scores.entropy_T),
         row,
-        LossSettings(score_centering=False, clip_min=0.0),
+        loss_settings(score_centering=False, clip_min=0.0),
         1.0,
     )
     below = loss_metrics([sums.aggregates()])["clip_ratio/low_min"]
     assert (below.total, below.weight) == (0.0, 2.0)  # a positive advantage is not clipped below
     negative = [Sample(s.key, s.input_ids, s.trained, s.sampler_logprobs, -1.0, 0) for s in samples]
     row = RowTensors.from_row(build_row(negative), "cpu")
-    _, sums = policy_loss(scores, row, LossSettings(score_centering=False, clip_min=0.0), 1.0)
+    _, sums = policy_loss(scores, row, loss_settings(score_centering=False, clip_min=0.0), 1.0)
     below = loss_metrics([sums.aggregates()])["clip_ratio/low_min"]
     assert below.total == pytest.approx(1.0)
     assert (below.weight, below.low, below.high) == (
@@ -298,7 +301,7 @@ def test_a_row_without_terms_gives_a_zero_loss_and_no_sums():
                           np.zeros(1, np.float32), 1.0, 0)]), "cpu",
     )  # fmt: skip
     empty = torch.zeros(0, requires_grad=True)
-    loss, sums = policy_loss(TermScores(empty, None, empty), row, LossSettings(), 1.0)
+    loss, sums = policy_loss(TermScores(empty, None, empty), row, loss_settings(), 1.0)
     loss.backward()
     assert float(loss.detach()) == 0
     assert sums.aggregates() == {}

@@ -7,11 +7,12 @@ from transformers.models.qwen3_moe.modeling_qwen3_moe import load_balancing_loss
 
 from asyncgrpo.errors import ConfigError
 from asyncgrpo.packing.row import build_row
-from asyncgrpo.training.loss.loss import LossSettings, policy_loss
+from asyncgrpo.training.loss.loss import policy_loss
 from asyncgrpo.training.loss.loss_sums import loss_metrics
 from asyncgrpo.training.model.forward import PolicyModel
 from asyncgrpo.training.model.load_balance import load_balancing_loss
 from asyncgrpo.training.model.row_tensors import RowTensors
+from tests.training.fixtures import loss_settings
 from tests.training.packed_samples import make_sample, tangled_samples, tiny_model
 from tests.training.test_packed_row import TINY
 
@@ -154,7 +155,7 @@ def loss_and_sums(policy: PolicyModel, samples, denominator: float, coefficient:
     tensors = RowTensors.from_row(build_row(samples), "cpu")
     scores = policy(tensors)
     loss, sums = policy_loss(
-        scores, tensors, LossSettings(router_aux_loss_coef=coefficient), denominator
+        scores, tensors, loss_settings(router_aux_loss_coef=coefficient), denominator
     )
     return loss, sums, scores, tensors.num_trained
 
