@@ -116,7 +116,7 @@ def gather(policy: Policy, optimizer: Optimizer) -> Contents:
         model = adapter_tensors(policy.model)
     else:
         model = _whole_model(policy)
-    # Gathered in the parameters' order, which is every rank's.
+    # In the parameters' order, so that all ranks gather the same tensor at a time.
     tensors: dict[str, Tensor] = {}
     scalars: dict[str, float] = {}
     for name, parameter in policy.scorer.named_parameters():

@@ -159,7 +159,7 @@ class Inbox:
     def announce(self, policy: Published) -> None:
         """Tells the workers that `policy` is served."""
         with self._changed:
-            # A publish may be done before the training thread comes to say that it has begun.
+            # A quick publish may end before the training thread calls `set_version`.
             self._set_version(max(self._version, policy.policy_version))
             self._policy = policy
             self._link.broadcast(policy)

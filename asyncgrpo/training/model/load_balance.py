@@ -37,7 +37,7 @@ def find_router(decoder: nn.Module, text_config: Any) -> Router | None:
     found: Any = recorded.get("router_logits", ())
     kinds = tuple(getattr(each, "target_class", each) for each in _as_list(found))
     top_k = getattr(text_config, "num_experts_per_tok", None)
-    # The class may have routers and this model none: num_experts 0, or dense layers throughout.
+    # A class with routers may build a model without: num_experts 0, or only dense layers.
     if not any(isinstance(m, kinds) for m in decoder.modules()) or not isinstance(top_k, int):
         return None
     own = getattr(text_config, "router_aux_loss_coef", None)

@@ -50,7 +50,7 @@ class Policy:
     scorer: PolicyModel
     model: PreTrainedModel | PeftModel  # what is saved and published
     layers: tuple[nn.Module, ...]  # its decoder layers
-    # What a checkpoint of the whole model has beside it: the files of an image processor.
+    # The files of an image processor, for a checkpoint of the whole model.
     processor_files: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
 
     @property
