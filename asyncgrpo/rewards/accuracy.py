@@ -16,8 +16,8 @@ from asyncgrpo.rewards.completion import (
     plain_number,
     text_of,
 )
-from asyncgrpo.rewards.math_judge import MathJudge
 from asyncgrpo.rewards.needs import needs
+from asyncgrpo.sandbox.math_judge import MathJudge
 
 
 @needs("solution", "answer")

@@ -28,7 +28,7 @@ from asyncgrpo.errors import HookError
 from asyncgrpo.rewards.completion import Completion, after_reasoning, text_of
 from asyncgrpo.rewards.needs import needs
 from asyncgrpo.sandbox.limits import SandboxLimits
-from asyncgrpo.sandbox.pool import Sandbox
+from asyncgrpo.sandbox.programs import Sandbox
 from asyncgrpo.sandbox.protocol import OK, PASSED, UNSUPPORTED
 
 log = logging.getLogger(__name__)

@@ -1,6 +1,6 @@
 """JSON messages over a pair of files: a length of 4 bytes, then the text.
 
-judge <--request, answer--> candidate          worker <--job, outcome--> check
+judge <--request, answer--> candidate     worker <--job, outcome--> check     worker <--> child
 """
 
 import json
@@ -12,7 +12,7 @@ HEADER = struct.Struct("!I")
 
 
 class ClosedError(Exception):
-    """The other side has ended, or sends what is no message."""
+    """The other side has ended, is late, or sends bytes that are no message."""
 
 
 def pack(message: Any) -> bytes:
@@ -27,7 +27,7 @@ def send(stream: IO[bytes], message: Any) -> None:
         stream.write(pack(message))
         stream.flush()
     except OSError as error:
-        raise ClosedError from error
+        raise ClosedError(repr(error)) from error
 
 
 def receive(stream: IO[bytes]) -> Any:
@@ -44,4 +44,4 @@ def receive(stream: IO[bytes]) -> Any:
             raise ClosedError
         return json.loads(body)
     except (OSError, ValueError, RecursionError) as error:
-        raise ClosedError from error
+        raise ClosedError(repr(error)) from error

@@ -17,6 +17,7 @@ from typing import IO, Any
 
 from asyncgrpo.sandbox import frames, values
 from asyncgrpo.sandbox.candidate import MODULE
+from asyncgrpo.sandbox.frames import ClosedError
 from asyncgrpo.sandbox.protocol import PASSED, UNSUPPORTED
 from asyncgrpo.sandbox.values import Wire
 
@@ -36,9 +37,9 @@ def run(
     link = _Link(requests, answers)
     try:
         namespace = link.names()
-    except _GoneError as error:
+    except ClosedError as error:
         for _ in tests:
-            frames.send(verdicts, str(error))
+            frames.send(verdicts, str(error) or "the program's process has ended")
         return
     _offer_as_module(namespace)
     for test in tests:
@@ -65,10 +66,6 @@ def _offer_as_module(namespace: dict[str, Any]) -> None:
     sys.modules[MODULE] = module
 
 
-class _GoneError(Exception):
-    """The candidate's process has ended."""
-
-
 class _Link:
     """Requests to the candidate, and its names as Far objects."""
 
@@ -78,10 +75,10 @@ class _Link:
 
     def names(self) -> dict[str, Any]:
         """What the program defined; nothing that would stand for a builtin or a module."""
-        message = self._receive()
+        message = frames.receive(self._answers)
         if not isinstance(message, dict) or not isinstance(message.get("names"), dict):
             failed = message.get("failed") if isinstance(message, dict) else None
-            raise _GoneError(f"the program failed: {failed}")
+            raise ClosedError(f"the program failed: {failed}")
         namespace: dict[str, Any] = {"__name__": "tests"}
         for name, wire in message["names"].items():
             # Whatever stands in for a builtin would be judge of the test that uses it.
@@ -108,14 +105,14 @@ class _Link:
         """
         sent = [self._encode(arg) for arg in args]
         named = {name: self._encode(value) for name, value in kwargs.items()}
-        self._send([operation, self._encode(target), sent, named])
+        frames.send(self._requests, [operation, self._encode(target), sent, named])
         while True:
-            answer = self._receive()
+            answer = frames.receive(self._answers)
             if not isinstance(answer, dict):
-                raise _GoneError("the program's process sends no answers")
+                raise ClosedError("the program's process sends no answers")
             if "callback" not in answer:
                 break
-            self._send(self._called_back(answer))
+            frames.send(self._requests, self._called_back(answer))
         if "raised" in answer:
             raise _exception(answer)
         if "arguments" in answer:
@@ -128,7 +125,7 @@ class _Link:
             args = [self._decode(arg) for arg in request["args"]]
             kwargs = {name: self._decode(value) for name, value in request["kwargs"].items()}
             return {"returned": self._encode(function(*args, **kwargs))}
-        except (_UnsupportedError, _GoneError):
+        except (_UnsupportedError, ClosedError):
             raise
         except Exception as error:  # noqa: BLE001 - the program may expect it
             return {"raised": [k.__name__ for k in type(error).__mro__], "text": str(error)}
@@ -155,18 +152,6 @@ class _Link:
 
     def _resolve(self, kind: str, handle: Any) -> object:
         return Far(self, handle) if kind == "far" else self._functions[handle]
-
-    def _send(self, message: Any) -> None:
-        try:
-            frames.send(self._requests, message)
-        except frames.ClosedError:
-            raise _GoneError("the program's process has ended") from None
-
-    def _receive(self) -> Any:
-        try:
-            return frames.receive(self._answers)
-        except frames.ClosedError:
-            raise _GoneError("the program's process has ended") from None
 
 
 def _replace(container: Any, items: Any) -> None:

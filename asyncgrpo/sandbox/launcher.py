@@ -1,9 +1,9 @@
 """The process that forks checks: Python is started once, not once per program.
 
-    python -m asyncgrpo.sandbox.launcher SOCKET_FD FOLDER
+    python -m asyncgrpo.sandbox.launcher SOCKET_FD MODE      in a folder of its own
 
 takes      two sockets per check, over SOCKET_FD: control and tests
-gives      "ready" once, or why this machine cannot confine; then nothing, checks answer themselves
+gives      READY once, or why this machine cannot confine; then nothing, checks answer themselves
 waits for  the next pair; ends when the worker closes the socket
 
 It reads neither programs nor tests, so no check inherits another's.
@@ -18,7 +18,7 @@ import sys
 
 import setproctitle
 
-from asyncgrpo.sandbox import check, landlock
+from asyncgrpo.sandbox import check, frames, landlock
 from asyncgrpo.sandbox.confine import confine
 from asyncgrpo.sandbox.kernel import PR_SET_PDEATHSIG, prctl
 from asyncgrpo.sandbox.limits import SandboxLimits
@@ -27,18 +27,18 @@ from asyncgrpo.sandbox.protocol import READY
 
 def main() -> None:
     """Fork a check for every pair of sockets."""
-    channel, root, limits = socket.socket(fileno=int(sys.argv[1])), sys.argv[2], SandboxLimits()
-    limits = SandboxLimits(without_landlock=sys.argv[3] == "without_landlock")
+    channel, root = socket.socket(fileno=int(sys.argv[1])), os.getcwd()  # noqa: PTH109
+    limits = SandboxLimits(without_landlock=sys.argv[2] == "without_landlock")
     setproctitle.setproctitle("asyncgrpo: code")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the worker decides when to end
     landlock.python_paths()  # looked up once, for all that are forked
     gc.freeze()  # and no child copies memory to collect garbage
-    channel.send(_trial(limits).encode())
+    channel.sendall(frames.pack(_trial(limits)))
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # checks need no reaping
     while True:
         data, fds, _, _ = socket.recv_fds(channel, 1, 2)
         if not data:
-            shutil.rmtree(root, ignore_errors=True)  # a worker that was killed did not
+            shutil.rmtree(root, ignore_errors=True)  # a killed worker did not remove it
             return
         if os.fork() == 0:
             _check(channel, fds[0], fds[1], root)

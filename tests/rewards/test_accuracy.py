@@ -1,13 +1,11 @@
-"""accuracy_reward: mathematics, not spelling; reasoning aside; nothing it reads can hang it."""
+"""accuracy_reward: mathematics, not spelling; reasoning aside."""
 
 import threading
-import time
 
 import pytest
 
 from asyncgrpo.errors import HookError
 from asyncgrpo.rewards import accuracy_reward
-from asyncgrpo.rewards.math_judge import MathJudge
 
 
 def said(text):
@@ -52,15 +50,6 @@ def test_without_either_column_it_says_so():
 
 def test_a_gold_answer_without_value_scores_nothing():
     assert accuracy_reward([said(r"no box, so math-verify: 3")], solution=["$$"]) == [None]
-
-
-def test_an_answer_that_would_hang_sympy_counts_as_wrong_and_the_next_is_judged():
-    judge = MathJudge(most_processes=1)
-    start = time.monotonic()
-    assert judge.is_correct("$x$", r"\boxed{9^{9^{9^{9}}}}") is False
-    assert time.monotonic() - start < 30
-    assert judge.is_correct("$x$", r"\boxed{x}") is True
-    judge.close()
 
 
 def test_it_works_in_any_thread():

@@ -3,22 +3,16 @@
 A program says on stdout what it managed to do; `stdout` is all that comes out of it.
 """
 
-import asyncio
-import contextlib
 import os
 import socket
-import subprocess
-import sys
-import threading
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from asyncgrpo.sandbox import landlock
 from asyncgrpo.sandbox.limits import SandboxLimits
-from asyncgrpo.sandbox.pool import Sandbox
+from asyncgrpo.sandbox.programs import Sandbox
 
 pytestmark = pytest.mark.skipif(landlock.version() == 0, reason="this kernel has no Landlock")
 
@@ -44,33 +38,6 @@ async def sandbox():
 async def ran(sandbox, code, limits=QUICK, text=""):
     (run,) = await sandbox.run(TRY + code, [text], limits)
     return run
-
-
-SLEEPS = "import time\ntime.sleep(600)"
-ENDLESS = SandboxLimits(seconds=600.0)
-
-
-def programs(sandbox):
-    """The programs that run; a check that has answered may be there a moment longer."""
-    found = []
-    if sandbox._launcher is not None:
-        for check in psutil.Process(sandbox._launcher._process.pid).children():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                found += check.children()
-    return found
-
-
-async def until(condition):
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110 - what is waited for cannot notify
-            await asyncio.sleep(0.05)
-
-
-async def running(sandbox):
-    """Wait for one program; its process and that of its check."""
-    await until(lambda: programs(sandbox))
-    (program,) = programs(sandbox)
-    return [program, program.parent()]
 
 
 def said(run):
@@ -297,62 +264,6 @@ print(input())
     assert run.stdout == "[1] 262144.0 5\nhi\n"
 
 
-async def test_nothing_is_left_behind_when_a_check_is_cancelled(sandbox):
-    before = {p.pid for p in psutil.Process().children(recursive=True)}
-    task = asyncio.ensure_future(ran(sandbox, SLEEPS, ENDLESS))
-    await running(sandbox)
-    launcher = sandbox._launcher._process.pid
-    task.cancel()
-
-    def nothing_is_left() -> bool:
-        now = {p.pid for p in psutil.Process().children(recursive=True)}
-        return now <= before | {launcher} and not list(Path(sandbox._launcher._root).iterdir())
-
-    await until(nothing_is_left)
-
-
-async def test_nothing_is_left_behind_when_the_launcher_is_killed(sandbox):
-    task = asyncio.ensure_future(ran(sandbox, SLEEPS, ENDLESS))
-    started = await running(sandbox)
-    psutil.Process(sandbox._launcher._process.pid).kill()
-    with pytest.raises(Exception, match="a check was lost"):
-        await task
-    _, alive = psutil.wait_procs(started, timeout=30)
-    assert not alive
-    assert (await ran(sandbox, "print('next', 1)")).status == "ok"
-
-
-WORKER = """
-import asyncio
-import psutil
-from asyncgrpo.sandbox.pool import SandboxLimits, Sandbox
-
-async def main():
-    sandbox = Sandbox()
-    running = sandbox.run("import time; time.sleep(600)", [""], SandboxLimits(seconds=600.0))
-    task = asyncio.ensure_future(running)
-    while len(psutil.Process().children(recursive=True)) < 3:
-        await asyncio.sleep(0.05)
-    print(sandbox._launcher._root, flush=True)
-    await task
-
-asyncio.run(main())
-"""
-
-
-def test_nothing_is_left_behind_when_the_worker_is_killed():
-    worker = subprocess.Popen([sys.executable, "-c", WORKER], stdout=subprocess.PIPE, text=True)
-    root = Path(worker.stdout.readline().strip())
-    started = psutil.Process(worker.pid).children(recursive=True)
-    assert len(started) == 3  # the launcher, the check, the program
-    assert root.is_dir()
-    worker.kill()
-    worker.communicate()
-    _, alive = psutil.wait_procs(started, timeout=30)
-    assert not alive
-    assert not root.exists()
-
-
 async def test_without_landlock_nothing_at_all_is_written(tmp_path):
     sandbox = Sandbox(without_landlock=True)
     target = tmp_path / "hostile"
@@ -369,22 +280,3 @@ attempt("fork", os.fork)
     assert set(said(run).values()) == {"PermissionError"}
     assert len(said(run)) == 5
     assert not target.exists()
-
-
-async def test_checks_run_side_by_side_up_to_the_bound():
-    sandbox = Sandbox(at_once=2)
-    most, done = 0, threading.Event()
-
-    async def watch():
-        nonlocal most
-        while not done.is_set():
-            most = max(most, len(programs(sandbox)))
-            await asyncio.sleep(0.02)
-
-    watching = asyncio.ensure_future(watch())
-    code = "import time\ntime.sleep(1)"
-    await asyncio.gather(*(ran(sandbox, code) for _ in range(5)))
-    done.set()
-    await watching
-    sandbox.close()
-    assert most == 2
