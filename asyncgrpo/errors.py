@@ -1,15 +1,16 @@
-"""The errors a user can meet. Each message says what was got, what was expected, what to change.
+"""The errors a user can meet.
 
     UserError ─┬─ ConfigError        the recipe or the command line      exit code 2
                ├─ DataError          a row, a column, a prompt
                ├─ HookError          a reward, tool, environment or loop of the user's
-               ├─ ServerError        a server answered something else than it should
-               ├─ SyncError          what is served is not what was published
+               ├─ ServerError        a server gave a wrong answer
+               ├─ SyncError          the served weights are not those published
                ├─ CheckpointError    a run directory or checkpoint that cannot be used
                └─ RunError           a run that ended before its end     exit code 1
 
-The command line prints a `UserError` as one message; anything else is a bug and shows its
-traceback. `--debug` shows the traceback of both.
+A message says what was got, what was expected, and what to change. The command line prints a
+`UserError` as one message; any other exception is a bug and shows its traceback. `--debug` shows
+the traceback of both.
 """
 
 
@@ -49,14 +50,14 @@ MOST_CHARACTERS = 2000
 
 
 def describe_error(error: BaseException) -> str:
-    """What somebody else's error says, of a length that logs and messages can hold.
+    """The text of an exception, short enough for logs and messages.
 
     >>> describe_error(KeyError("answer"))
     "KeyError: 'answer'"
     """
     try:
         words = str(error)
-    except Exception as worse:  # noqa: BLE001 - an error's own words are its author's code
+    except Exception as worse:  # noqa: BLE001 - __str__ is its author's code
         words = f"(it cannot be printed: {type(worse).__name__})"
     cut = words if len(words) <= MOST_CHARACTERS else f"{words[:MOST_CHARACTERS]}..."
     return f"{type(error).__name__}: {cut}"

@@ -1,4 +1,4 @@
-"""What a history says: which side sets the pace, the evidence, the cost, the change to make.
+"""The diagnosis of a run: the side that sets the pace, evidence, cost, changes.
 
     History --quantities--> numbers --SIDES--> side --LIMITS--> changes, by expected gain
 
@@ -32,7 +32,7 @@ from asyncgrpo.diagnose.rules import (
 MIN_WINDOWS = 5  # after warm-up
 NEEDED = ("perf/step_s", "perf/rollout_wait_s", "rollout/backpressure_s")
 SURE_WINDOWS = 20
-ENOUGH_EXPLAINED = 0.25  # of the seconds lost: with less, what always limits is told too
+ENOUGH_EXPLAINED = 0.25  # of the seconds lost: with less, rules without a condition are added
 SURE_MARGIN = 1.5  # a value so many times its threshold, or below it by as much
 
 
@@ -53,7 +53,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Change:
-    """Something to change, and what it could gain."""
+    """A change to make, and the seconds it could gain."""
 
     limit: str
     says: str
@@ -188,7 +188,10 @@ def _is_clear(condition: Condition, value: float) -> bool:
 def _changes(
     rule: SideRule, quantities: Mapping[str, float], metrics: Mapping[str, float], knobs: Knobs
 ) -> tuple[Change, ...]:
-    """What holds the side back, by what it could gain; the last resort where that is little."""
+    """The changes for a side, by expected gain.
+
+    Rules without a condition, the last resort, are added where the others explain little.
+    """
     limits = [limit for limit in LIMITS if limit.side is rule.side]
     found = [limit for limit in limits if limit.when and _holds(limit.when, quantities)]
     changes = [_change(limit, metrics, knobs) for limit in found]

@@ -1,6 +1,6 @@
-"""The numbers that the rules look at: means over the run, shares of a step, settings.
+"""The numbers that rules compare: means over the run, shares of a step, settings.
 
-Shares are sums over sums, so a long step counts for as much as it took.
+A share is a sum over a sum, so a long step counts for as much time as it took.
 """
 
 import math
@@ -12,7 +12,7 @@ from asyncgrpo.diagnose.rules import Knobs
 
 WARM_UP_FRAC = 0.1
 MIN_WARM_UP = 2
-MOST_WITHOUT_SIGNAL = 0.95  # beyond it the number of groups started is anybody's guess
+MOST_WITHOUT_SIGNAL = 0.95  # beyond it the number of groups started cannot be estimated
 
 TOOL_LATENCY = re.compile(r"tools/(.+)/latency_s$")
 
@@ -35,7 +35,7 @@ MADE_OF = {name: f"{over} / {under}" for name, (over, under) in RATIOS.items()} 
 
 
 def warm_up(windows: int) -> int:
-    """How many windows at the start do not count."""
+    """Number of windows at the start that do not count."""
     return max(MIN_WARM_UP, math.ceil(WARM_UP_FRAC * windows))
 
 
@@ -47,7 +47,7 @@ def means_of(history: History) -> dict[str, float]:
 
 
 def quantities_of(history: History) -> dict[str, float]:
-    """The metrics' means, and what can be computed from them by the names in `MADE_OF`."""
+    """The metrics' means, and the quantities of `MADE_OF` computed from them."""
     means, knobs = means_of(history), knobs_of(history)
     quantities = dict(means)
     for name, (over, under) in RATIOS.items():
@@ -68,7 +68,7 @@ def quantities_of(history: History) -> dict[str, float]:
 
 
 def slowest_tool(means: Mapping[str, float]) -> str:
-    """The tool that takes most of the rollouts' time, as a reader is told of it."""
+    """The tool that takes most of the rollouts' time, in words."""
     latencies = {found[1]: means[name] for name in means if (found := TOOL_LATENCY.match(name))}
     if not latencies:
         return "one of them"

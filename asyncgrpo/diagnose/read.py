@@ -1,4 +1,4 @@
-"""Reads what a run measured: a run directory, a metrics.jsonl, or a CSV export.
+"""Reads the metrics of a run directory, a metrics.jsonl, or a CSV export.
 
     PATH  --read_history-->  History(records by step, the configuration if there is one)
 
@@ -39,7 +39,7 @@ OLDER_SUFFIXES = ((re.compile(r"_tok_s$"), "_tokens_per_s"), (re.compile(r"_tota
 
 @dataclass(frozen=True)
 class History:
-    """What was measured, one record per log window in the order of steps."""
+    """The measurements of a run: a record per log window, in the order of steps."""
 
     source: Path
     steps: tuple[int, ...]
@@ -78,7 +78,7 @@ def read_history(path: Path) -> History:
 
 
 def rename(name: str) -> str:
-    """The catalogue's name for a metric, whatever it was called."""
+    """The catalogue's name of a metric that may have an older one."""
     name = name.removeprefix(PREFIX)
     if name in OLDER_SPELLINGS:
         return OLDER_SPELLINGS[name]
@@ -104,7 +104,7 @@ def _history(source: Path, rows: Iterable[dict[str, object]], config: Config | N
 
 
 def _windowed(rows: Sequence[dict[str, object]]) -> list[Record]:
-    """Numbers by the catalogue's names; running totals become what each window added."""
+    """Numbers by the catalogue's names; running totals become each window's share."""
     totals = {name for row in rows for name in row if name.endswith("_total")}
     running = {name for name in totals if _only_grows([_number(row.get(name)) for row in rows])}
     records: list[Record] = []

@@ -1,4 +1,4 @@
-"""The rules of `diagnose`, as rows: when a verdict holds, what it costs, what to change.
+"""The rules of `diagnose` as rows: conditions of a verdict, its cost, the change.
 
     side              wait_share   backpressure_share   queue
     generation-bound     high            low            near empty    the trainer waits
@@ -6,8 +6,8 @@
     staleness-bound      high            high              -          both wait
     balanced             low             low               -          nothing to change
 
-The shares alone choose a row of `SIDES`; the queue makes it more or less certain. The `LIMITS` of
-that side whose conditions hold say what to change.
+The shares alone choose a row of `SIDES`. The queue makes it more or less certain. Those `LIMITS`
+of the side whose conditions hold say what to change.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,7 +29,7 @@ Patch = Mapping[str, Mapping[str, object]]
 
 
 class Side(StrEnum):
-    """Which side of the pipeline sets the pace."""
+    """The side of the pipeline that sets the pace."""
 
     GENERATION = "generation-bound"
     TRAINER = "trainer-bound"
@@ -46,7 +46,7 @@ class Condition:
     threshold: float
 
     def holds(self, value: float) -> bool:
-        """Whether `value` satisfies it."""
+        """True where `value` satisfies it."""
         return value >= self.threshold if self.relation == ">=" else value < self.threshold
 
 
@@ -64,7 +64,7 @@ class SideRule:
 
 @dataclass(frozen=True)
 class Knobs:
-    """The settings a change starts from: the run's, or the defaults where they are not known."""
+    """The settings a change starts from: the run's, or the defaults where unknown."""
 
     max_staleness: int = 4
     max_concurrent_rollouts: int = 512
@@ -76,13 +76,13 @@ class Knobs:
 
 @dataclass(frozen=True)
 class LimitRule:
-    """What holds a side back, and the change to make."""
+    """A limit that holds a side back, and the change to make."""
 
     side: Side
     name: str
     says: str
     when: tuple[Condition, ...]
-    patch: Callable[[Knobs], Patch]  # empty where no key does it: then `says` has the words
+    patch: Callable[[Knobs], Patch]  # empty where no key does it; `says` then tells the change
     gain: str  # the metric that bounds the seconds to be gained per step
     share: float = 1.0  # of it that the change can be expected to gain
 

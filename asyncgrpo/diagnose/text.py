@@ -9,7 +9,7 @@ from asyncgrpo.diagnose.findings import Change, Diagnosis
 
 
 def to_text(diagnosis: Diagnosis) -> str:
-    """Verdict, evidence, cost, changes, what was ruled out: a line each."""
+    """Verdict, evidence, cost, changes, sides ruled out: a line each."""
     lines = [f"{diagnosis.verdict}: {diagnosis.means}"]
     if diagnosis.missing:
         lines += ["", "missing", *(f"  {what}" for what in diagnosis.missing)]
@@ -30,7 +30,7 @@ def to_text(diagnosis: Diagnosis) -> str:
 
 
 def to_json(diagnosis: Diagnosis) -> str:
-    """The same as one JSON object; `patch` of each change as a mapping and as YAML."""
+    """The diagnosis as one JSON object, with each patch as a mapping and as YAML."""
     document = asdict(diagnosis)
     document["changes"] = [
         {**asdict(change), "patch_yaml": patch_yaml(change)} for change in diagnosis.changes

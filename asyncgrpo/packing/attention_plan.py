@@ -1,14 +1,14 @@
-"""Which attention calls a row needs: its segments, batched by shape.
+"""The attention calls of a row: its segments, batched by shape.
 
     segment s    queries: its own positions      keys: its path, root to its own end
     bucket       segments of like shape, padded: B x (Lq queries, Lk keys), one attention call
 
 A long segment is cut into blocks of at most MAX_QUERIES queries, each with its own path, which
-bounds a bucket's mask and skips most of the causal half nobody reads. Keys further back than a
+bounds a bucket's mask and skips most of the half that causality hides. Keys further back than a
 sliding window are left out.
 
 Padded work is bounded: sorted by shape, segments join a bucket while its padding stays below
-CALL_SCORES query-key pairs, what one more call costs.
+CALL_SCORES query-key pairs, the cost of one more call.
 
 Letters: B segments of a bucket, Q = Lq, P = Lk, N = tokens of the row.
 """
@@ -47,7 +47,7 @@ class Bucket:
     is_causal: bool  # no key precedes the first query and no window cuts: needs no mask
 
     def mask_BQP(self, window: int | None) -> Bool[np.ndarray, "B Q P"]:
-        """Which query sees which key. A padding query sees what the last one does."""
+        """True where a query sees a key; padding queries repeat the last one."""
         num_queries = self.num_queries_B[:, None]
         query = np.minimum(np.arange(self.query_BQ.shape[1]), num_queries - 1)
         query_at = (self.num_keys_B[:, None] - num_queries + query)[:, :, None]
@@ -132,8 +132,9 @@ def _bucket(
 
 
 def _path_positions(row: Row, segment_B: np.ndarray, depth_BP: np.ndarray) -> np.ndarray:
-    """Row position at each depth of each segment's path, walking up one ancestor at a time.
+    """Row position at each depth of each segment's path.
 
+    Walks up one ancestor at a time.
     A depth below the segment's end gives a position past it, which the caller masks.
     """
     first_depth_S = row.position_ids_N[row.segment_start_S].astype(np.int64)

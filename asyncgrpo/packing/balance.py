@@ -1,12 +1,12 @@
-"""Even out the rows of a micro-batch before it leaves: exchange samples between two of them.
+"""Evens out the rows of a micro-batch by exchanging samples between two of them.
 
     heaviest row  a1 a2 b1 ...  --a2-->   <--c3--  c1 c2 c3 ...  one of the lightest
                                           (or nothing)
 
-Placing samples as they come keeps tokens even, since every row ends near the token budget;
-attention, which grows with a sample's length squared, it leaves to chance. Each exchange is the
+Placing samples as they come keeps tokens even, since every row ends near the token budget. It
+leaves attention, which grows with the square of a sample's length, to chance. Each exchange is the
 one that lowers the heavier of the two rows' attention the most, within the token budget and with
-no load above the heaviest. A few do, so no more are sought.
+no load above the heaviest. A few exchanges are enough.
 """
 
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ class _Exchange(NamedTuple):
 
 
 class _Options(NamedTuple):
-    """What each sample of a row frees when it leaves and costs in the other row."""
+    """Tokens and keys that each sample frees here and costs in the other row."""
 
     freed_tokens: np.ndarray
     freed_keys: np.ndarray
@@ -41,9 +41,9 @@ class _Options(NamedTuple):
 
 
 def balance(rows: list[OpenRow]) -> list[OpenRow]:
-    """Rows of the same samples, their attention no less even and no load above the heaviest.
+    """Rows of the same samples, with attention at least as even.
 
-    Every row must hold a sample.
+    No load rises above the heaviest. Every row must hold a sample.
     """
     rows = list(rows)
     for _ in range(MAX_EXCHANGES if len(rows) > 1 else 0):
@@ -99,9 +99,9 @@ def _path_keys(start: np.ndarray, end: np.ndarray) -> np.ndarray:
 
 
 def _apply(rows: list[OpenRow], heavy: int, exchange: _Exchange) -> tuple[OpenRow, OpenRow] | None:
-    """Both rows after the exchange; None where it does not hold what it promised.
+    """Both rows after the exchange; None where it is worse than computed.
 
-    A sample that shared its prompt with the one that left in exchange brings more than expected.
+    A sample that shared its prompt with the one that left adds more tokens than expected.
     """
     limit = max(row.load for row in rows)
     left, right = rows[heavy].copy(), rows[exchange.light].copy()

@@ -1,4 +1,4 @@
-"""What a row costs to forward and backward: its load.
+"""The load of a row: its cost in forward and backward.
 
     load = keys seen: sum over unique tokens of (depth + 1)    attention: one score per key
          + TOKEN_COST x unique tokens                          everything else
@@ -7,7 +7,7 @@ The heaviest row of a micro-batch sets its time: the other ranks wait for it.
 """
 
 # Matrix products of a token, in attention scores: about 24 h^2 against 4 h FLOPs in a layer of
-# width h, so 6 h. That of a small model; for a larger one rows balance by tokens even more.
+# width h, so 6 h. The value is a small model's; with a larger one tokens would weigh even more.
 TOKEN_COST = 4096
 
 

@@ -1,10 +1,10 @@
-"""A row being filled: its samples sorted, so that what one more would add is found by bisection.
+"""A row being filled: its samples, sorted, so that bisection finds the cost of one more.
 
     arrivals   p p a a    p p b    q q c        sorted by their tokens
     shared     0          1        0            positions each shares with the one before it
 
-Sorted, a sample shares the most with a neighbour. The positions two samples share are the least
-that neighbours between them share, so one that leaves needs no comparison.
+In this order a sample shares the most with a neighbour. Two samples share as much as
+the least that neighbours between them share, so a sample that leaves needs no comparison.
 """
 
 import bisect
@@ -17,13 +17,13 @@ from asyncgrpo.records import Sample
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A sample with what placing it asks for again and again."""
+    """A sample with the values that placing it needs again and again."""
 
     sample: Sample
     key: bytes
     num_tokens: int
     num_trained: int
-    group: tuple[int, int]  # its prompt, asked once
+    group: tuple[int, int]  # of its prompt
     order: int  # among all that arrived
 
     @classmethod
@@ -37,7 +37,7 @@ class Arrival:
 
 @dataclass(slots=True)
 class OpenRow:
-    """The samples of a row so far, and what they come to."""
+    """The samples of a row so far, and their sums."""
 
     budget: int
     arrivals: list[Arrival] = field(default_factory=list[Arrival])  # sorted by key
@@ -50,7 +50,7 @@ class OpenRow:
 
     @property
     def load(self) -> int:
-        """What the row costs."""
+        """The row's cost in forward and backward."""
         return self.num_keys + TOKEN_COST * self.num_tokens
 
     @property
@@ -60,7 +60,7 @@ class OpenRow:
 
     @property
     def is_full(self) -> bool:
-        """Whether no other sample fits."""
+        """True where no other sample fits."""
         return self.num_tokens >= self.budget or self.num_trained >= self.budget
 
     def try_add(self, arrival: Arrival) -> bool:

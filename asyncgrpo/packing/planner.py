@@ -1,15 +1,14 @@
-"""The online planner: samples arrive one by one, micro-batches leave as soon as they are full.
+"""The online planner: samples arrive singly, a micro-batch leaves as soon as it is full.
 
     add(sample) --home row--> --lightest row--> --waiting-->    until the rows are full, or a
                                                                 sample fits nowhere and they are
     next_full() --> MicroBatch                                  full enough, or too much waits:
                                                                 the micro-batch closes
 
-A sample goes to a row that already holds its group, where its prompt costs nothing; else to the
-lightest row with room. One that fits nowhere waits for the next micro-batch while later ones
-may still fill the gaps; rows are evened out as they leave. What waits enters the next
-micro-batch before anything that comes later, the oldest policy's first: of what a micro-batch
-leaves waiting, the sample nearest to its staleness is always in the next one.
+A sample goes to a row that already holds its group, where its prompt costs nothing, or else to the
+lightest row with room. A sample that fits nowhere waits, while later ones may still fill the gaps.
+Samples left over open the next micro-batch, oldest policy version first. The one of them that is
+nearest to its staleness limit is therefore always in it. Rows are evened out as they leave.
 """
 
 import operator
@@ -27,10 +26,10 @@ LOOKAHEAD = 24  # ... or more than this many wait, or as many tokens as the next
 
 
 class PlannedRow(msgspec.Struct, frozen=True):
-    """The samples of one row and what they come to."""
+    """The samples of one row and their sums."""
 
     samples: tuple[Sample, ...]
-    num_tokens: int  # unique ones: what is forwarded
+    num_tokens: int  # unique ones, which are forwarded
     num_trained: int
     load: int
 
@@ -76,7 +75,7 @@ class Planner:
         return True
 
     def next_full(self) -> MicroBatch | None:
-        """The open micro-batch, if nothing is worth waiting for. To be asked after each `add`."""
+        """The open micro-batch, if no sample is worth waiting for. Call it after each `add`."""
         if not self._waiting:
             return self._close() if all(row.is_full for row in self._rows) else None
         held = sum(row.num_counted for row in self._rows)
@@ -97,7 +96,7 @@ class Planner:
         return any(row.try_add(arrival) for row in sorted(others, key=_load))
 
     def _close(self) -> MicroBatch:
-        """Emit the open rows; what waits opens the next micro-batch, the oldest policy's first."""
+        """Emit the open rows; samples left over open the next, oldest policy version first."""
         self._fill_empty_rows()
         micro_batch = MicroBatch(tuple(_closed(row) for row in balance(self._rows)))
         waiting = sorted(self._waiting, key=lambda a: (a.sample.policy_version, a.order))
@@ -106,7 +105,7 @@ class Planner:
         return micro_batch
 
     def _fill_empty_rows(self) -> None:
-        """Give every rank something: a sample of the heaviest row that can spare one."""
+        """Give each empty row a sample of the heaviest row that can spare one."""
         for empty in [row for row in self._rows if not row.arrivals]:
             donor = max((r for r in self._rows if len(r.arrivals) > 1), key=lambda row: row.load)
             empty.try_add(donor.remove(len(donor.arrivals) - 1))

@@ -1,4 +1,4 @@
-"""In which order a recurrent layer reads a row: chunks of segments, level by level of their tree.
+"""The chunks of a row that a recurrent layer computes together, level by level.
 
     row      S0 (100 tokens) -> S1 (3), S2 (70)         chunks of at most 64
     level 0  S0[0:64]
@@ -24,7 +24,7 @@ from jaxtyping import Int64
 
 from asyncgrpo.records import NO_PARENT, Row
 
-CHUNK_SIZES = (16, 64)  # the last is where the matrix work of a chunk still hides its own square
+CHUNK_SIZES = (16, 64)  # up to the last, a chunk's linear work outweighs its quadratic part
 NOTHING = -1  # no token: padding, or before the path's first
 
 

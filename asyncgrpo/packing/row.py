@@ -1,4 +1,4 @@
-"""Build a row: samples in, a prefix trie with its loss terms out.
+"""Builds a row: samples in, a prefix trie with its loss terms out.
 
     samples   p1 p2 p3 a1 a2 | p1 p2 p3 b1 b2        raw tokens
     row       p1 p2 | p3 a1 a2 | p3 b1 b2            N = 8 tokens, S = 3 segments
@@ -91,7 +91,7 @@ def _sorted(samples: Sequence[Sample]) -> tuple[list[Sample], list[int]]:
 
 
 def _flatten(ordered: list[Sample], shared: list[int]) -> _Tokens:
-    """One copy of runs for each sample: what it shares, then what is new."""
+    """Copy each sample as two runs: the shared tokens, then the new ones."""
     lengths = [sample.input_ids.size for sample in ordered]
     ends_M = np.cumsum(lengths)
     starts_M = ends_M - lengths
@@ -120,7 +120,7 @@ def _flatten(ordered: list[Sample], shared: list[int]) -> _Tokens:
 
 
 def _segments(tokens: _Tokens) -> _Segments:
-    """Cut the row where a sample's new tokens start and where a later sample leaves its path."""
+    """Cut the row where new tokens start or a later sample leaves the path."""
     paths = tokens.paths
     new_starts_M = paths[tokens.starts_M + tokens.shared_M]
     shares = np.flatnonzero(tokens.shared_M)

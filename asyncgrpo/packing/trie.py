@@ -1,7 +1,7 @@
 """A prefix trie over samples, as a sorted list: neighbours share the most.
 
     ids  --sort_key-->  bytes   (bytewise order = token order)
-    sorted samples  --shared_positions, of neighbours-->  what each adds: tokens [shared, n)
+    sorted samples  --shared_positions, of neighbours-->  tokens that each adds: [shared, n)
 
 The trie's key is a token and the next one: a position predicts one token, so the trie branches
 one token before samples differ, and a sample ends on a position of its own. Two samples whose
@@ -17,12 +17,12 @@ from jaxtyping import Int32
 
 
 def sort_key(input_ids: Int32[np.ndarray, "n"]) -> bytes:
-    """Bytes that order as the tokens do; a prefix comes before what extends it."""
+    """Bytes that order as the tokens do; a prefix comes before its extensions."""
     return input_ids.astype(">u4").tobytes()
 
 
 def shared_positions(key: bytes, other: bytes) -> int:
-    """How many trie positions two samples share."""
+    """Number of trie positions that two samples share."""
     if key[:8] != other[:8]:  # they differ within two tokens, as those of most prompts do
         return 0
     num_bytes = min(len(key), len(other))

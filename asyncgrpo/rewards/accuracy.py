@@ -52,7 +52,7 @@ def _accuracy(completion: Completion, gold: str) -> float | None:
 
 
 def _compare_numbers(gold: str, answer: str) -> bool | None:
-    """Whether two plain numbers are equal; None where either is more than that.
+    """True where two plain numbers are equal; None where one is no plain number.
 
     Most answers are numbers, and math-verify takes ten milliseconds for one.
     """

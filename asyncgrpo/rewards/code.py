@@ -11,7 +11,7 @@
 | `{"inputs": [...], "outputs": [...]}`           | the same                                       |
 | any of these as JSON text                       |                                                |
 
-What a program may do, and by what it is kept from the rest: `sandbox/__init__.py`.
+A program runs confined: the table in `sandbox/__init__.py` says how.
 """
 
 import asyncio
@@ -165,10 +165,10 @@ def tests_of(value: object, column: str) -> Tests:
 
 
 def _asserts(tests: tuple[str, ...], column: str) -> Tests:
-    """Tests that are Python: with others no program could pass, and nobody would be told."""
+    """Tests, checked to be Python: no program could pass others, and nobody would notice."""
     for test in tests:
         try:
-            with warnings.catch_warnings(action="ignore"):  # of what a test escapes in its texts
+            with warnings.catch_warnings(action="ignore"):  # about escapes in a test's strings
                 compile(test, "<test>", "exec")
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise HookError(
@@ -192,7 +192,7 @@ def _text(value: object) -> str:
 
 
 def _lines(text: str) -> list[str]:
-    """What counts of an output: its lines, without the spaces at their ends."""
+    """The part of an output that counts: its lines, without the spaces at their ends."""
     return [line.rstrip() for line in text.strip().splitlines()]
 
 

@@ -1,6 +1,6 @@
-"""What a completion says: its text, its answer after the reasoning, the last boxed expression.
+"""Parts of a completion: its text, the answer after the reasoning, the last boxed expression.
 
-completion --text_of--> text --after_reasoning--> answer --last_boxed--> what is in the box
+completion --text_of--> text --after_reasoning--> answer --last_boxed--> expression
 """
 
 import re
@@ -24,7 +24,7 @@ def text_of(completion: Completion) -> str:
 
 
 def after_reasoning(text: str) -> str | None:
-    """What follows the reasoning; all of the text without tags; None if it never ended."""
+    """The text after the reasoning; all of it without tags; None if reasoning never ended."""
     _, end, answer = text.rpartition(REASONING_END)
     if end:
         return answer
@@ -32,7 +32,7 @@ def after_reasoning(text: str) -> str | None:
 
 
 def last_boxed(text: str) -> str | None:
-    r"""What the last `\boxed{...}` holds, braces inside it matched; None without a whole one."""
+    r"""The content of the last whole `\boxed{...}`, inner braces matched; None without one."""
     for match in reversed(list(_BOXED.finditer(text))):
         depth = 1
         for end in range(match.end(), len(text)):

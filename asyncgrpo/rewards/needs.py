@@ -1,9 +1,9 @@
-"""What columns a reward needs, where its signature cannot say: one of several, or a named one.
+"""Columns that a reward needs but its signature cannot name.
 
     @needs("solution", "answer")                 one of the two
     @needs(lambda kwargs: [kwargs["column"]])    the one that the recipe's kwargs name
 
-The run does not start without; a function of a user's may say so too.
+Without such a column the run does not start. A user's own reward may be marked too.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -59,7 +59,9 @@ def exact_match_reward(
     solution: Sequence[str] | None = None,
     **_: Any,
 ) -> list[float]:
-    r"""1.0 where the answer, in `\boxed{}` or as the whole text, is the column's, spaces aside.
+    r"""1.0 where the answer equals the column's, spaces aside.
+
+    The answer is the content of the last `\boxed{}`, or the whole text without one.
 
     Raises:
         HookError: the dataset has neither column.

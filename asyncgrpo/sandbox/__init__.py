@@ -1,12 +1,14 @@
-"""Runs Python that nobody trusts, and judges it where that Python cannot reach.
+"""Processes that judge answers: a model's programs, and mathematics.
+
+    worker --gold, answer--> math process                    math-verify, with a time limit
 
     worker --code, inputs--> launcher --fork--> check --fork--> candidate   never sees a test
       |                                           └-----fork--> judge       calls the candidate
       └--tests---------------------------------------------------^
 
-What confines candidate and judge:
+A program is judged in a process that the program cannot reach. Candidate and judge are confined:
 
-| what                          | by                                                              |
+| rule                          | by                                                              |
 |---|---|
 | no network                    | seccomp: `socket` and io_uring are refused                      |
 | no other process              | seccomp: fork, exec, and signals to others are refused          |

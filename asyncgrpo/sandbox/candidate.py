@@ -1,4 +1,4 @@
-"""The process of the program that is judged: it runs it, then answers what the judge asks.
+"""The candidate: runs the program that is judged, then answers the judge's requests.
 
     run(code) -> its names --> judge
     judge --[operation, handle, arguments]--> here --[returned | raised | callback]--> judge
@@ -44,7 +44,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
 
 
 def serve(code: str, requests: IO[bytes], answers: IO[bytes]) -> None:
-    """Run the program, say which names it defined, and answer until the judge is done."""
+    """Run the program, send the names it defined, and answer until the judge is done."""
     _Server(requests, answers).run(code)
 
 
@@ -76,7 +76,7 @@ class _Server:
         self._answer_until(lambda _: False)
 
     def _answer_until(self, is_last: Callable[[Any], bool]) -> Any:
-        """Answer requests up to the message for which `is_last`; that message."""
+        """Answer requests until `is_last` of a message; return that message."""
         while True:
             request = frames.receive(self._requests)
             if is_last(request):

@@ -1,12 +1,12 @@
-"""One program, judged: the process that starts candidate and judge, and sees to their ends.
+"""One check of a program: the process that starts candidate and judge, and ends both.
 
     job {code, inputs | null, entry_point, limits}   over the control socket
     inputs given   a run of the program per input           -> [{status, stdout}, ...]
     none           the program, and the tests that the judge reads from a socket of its own
                                                             -> [verdict, ...]
 
-This process runs no code but this package's, and it never reads the tests: what it holds, the
-candidate inherits.
+This process runs this package's code only. It never reads the tests, because the candidate
+inherits its memory.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ def main(control_fd: int, tests_fd: int, root: str) -> None:
 @dataclass(frozen=True, slots=True)
 class _Setting:
     limits: SandboxLimits
-    control: socket.socket  # closed by a worker that waits no more
+    control: socket.socket  # the worker closes it when it waits no more
     root: str  # where folders are made
 
 
@@ -108,7 +108,7 @@ def _run(code: str, text: str, setting: _Setting) -> dict[str, Any]:
 
 
 class _Collected:
-    """What a pipe gave so far."""
+    """The bytes read from a pipe so far."""
 
     def __init__(self, fd: int, most: int) -> None:
         self.fd = fd
@@ -117,7 +117,7 @@ class _Collected:
 
 
 def _collect(collected: _Collected, seconds: float, control: socket.socket, folder: str) -> str:
-    """Read to the end; stop at the time, the size of output or folder, or the worker's leave."""
+    """Read to the end; stop at a limit, or when the worker waits no more."""
     deadline = time.monotonic() + seconds
     while (left := deadline - time.monotonic()) > 0:
         ready, _, _ = select.select([collected.fd, control], [], [], min(left, DISK_CHECK_S))
@@ -134,7 +134,7 @@ def _collect(collected: _Collected, seconds: float, control: socket.socket, fold
 
 
 def _size(folder: str) -> int:
-    """Bytes on disk of a folder whose files come and go; an empty one counts too."""
+    """Bytes on disk of a folder whose files come and go; empty files count too."""
     total = 0
     with os.scandir(folder) as entries:
         for entry in entries:

@@ -1,4 +1,4 @@
-"""A Python process of this package, from the side that starts it, talks to it and ends it.
+"""A Python process of this package, from the side of the process that starts it.
 
     Child(module)  --python -m MODULE SOCKET_FD-->  process
                    <---- READY, or why not ------

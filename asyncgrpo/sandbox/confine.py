@@ -1,4 +1,4 @@
-"""Confines the calling process, for good; `asyncgrpo/rewards/sandbox/__init__.py` says by what.
+"""Confines the calling process for good; the table is in `sandbox/__init__.py`.
 
 limits -> no_new_privs -> no capabilities -> dies with its parent -> Landlock -> seccomp
 """
@@ -16,7 +16,7 @@ MB = 1 << 20
 
 
 def missing(*, without_landlock: bool) -> str | None:
-    """What this machine lacks for running programs confined; None where nothing is."""
+    """The reason why this machine cannot confine programs; None where it can."""
     system, machine = os.uname().sysname, os.uname().machine
     if system != "Linux" or machine not in seccomp.ARCHITECTURES:
         return (
@@ -33,7 +33,7 @@ def missing(*, without_landlock: bool) -> str | None:
 
 
 def confine(limits: SandboxLimits, folder: str | None) -> None:
-    """Give up all but computing, and writing into `folder`.
+    """Give up everything but computing, and writing into `folder`.
 
     Raises:
         OSError: the kernel refused a part of it; nothing untrusted may run then.

@@ -1,11 +1,11 @@
-"""The process that runs the tests; the program's functions are calls to the candidate's process.
+"""The judge: runs the tests, whose calls of the program go to the candidate's process.
 
     test  `assert add(1, 2) == 3`   --add is a Far object-->  [call, add, 1, 2]  -->  candidate
                  ^ compared here        data 3  <----------------------------------------'
 
-The program never sees a test, what it expects, or this process's memory; what comes back is data
-of builtin types. An object of the program's own stays there: comparing it with plain data is
-False, since its class would be judge of itself.
+The program never sees a test, its expected value, or this process's memory. The answers are data
+of builtin types. An object of the program's own class stays there: comparing it with plain data
+is False, since its class would decide the comparison.
 """
 
 import builtins
@@ -33,7 +33,7 @@ def run(
     answers: IO[bytes],
     verdicts: IO[bytes],
 ) -> None:
-    """Run every test against the candidate; a verdict each, as soon as it is known."""
+    """Run every test against the candidate; send each verdict as it is known."""
     link = _Link(requests, answers)
     try:
         namespace = link.names()
@@ -74,14 +74,14 @@ class _Link:
         self._functions: list[Any] = []  # of the tests', that the program may call
 
     def names(self) -> dict[str, Any]:
-        """What the program defined; nothing that would stand for a builtin or a module."""
+        """The names that the program defined, without those of builtins; modules are our own."""
         message = frames.receive(self._answers)
         if not isinstance(message, dict) or not isinstance(message.get("names"), dict):
             failed = message.get("failed") if isinstance(message, dict) else None
             raise ClosedError(f"the program failed: {failed}")
         namespace: dict[str, Any] = {"__name__": "tests"}
         for name, wire in message["names"].items():
-            # Whatever stands in for a builtin would be judge of the test that uses it.
+            # A program that redefines a builtin would decide the tests that use it.
             if not (name.startswith("__") or hasattr(builtins, name)):
                 self._bind(namespace, name, wire)
         return namespace
@@ -98,7 +98,7 @@ class _Link:
             namespace[name] = importlib.import_module(path)
 
     def ask(self, operation: str, target: "Far", *args: Any, **kwargs: Any) -> Any:
-        """What an operation on one of the candidate's objects gives.
+        """The result of an operation on one of the candidate's objects.
 
         Raises:
             Exception: what the program raised, as the builtin exception that it is one of.
@@ -131,7 +131,7 @@ class _Link:
             return {"raised": [k.__name__ for k in type(error).__mro__], "text": str(error)}
 
     def _change(self, args: Sequence[Any], now: Sequence[Wire]) -> None:
-        """What the program changed in place changes in the test's own objects."""
+        """Repeat on the test's own objects the changes that the program made in place."""
         for argument, wire in zip(args, now, strict=True):
             if isinstance(argument, (list, bytearray, dict, set)):
                 _replace(argument, self._decode(wire))
@@ -160,7 +160,7 @@ def _replace(container: Any, items: Any) -> None:
 
 
 class Far(values.Reference):
-    """An object of the program's: what is done to it is done there."""
+    """An object of the program's; each operation on it is done in the candidate."""
 
     def __init__(self, link: _Link, handle: int) -> None:
         object.__setattr__(self, "_link", link)

@@ -1,4 +1,4 @@
-"""Which files a process may touch: Landlock, Linux 5.13 and later, without privileges.
+"""The files that a process may touch: Landlock, Linux 5.13 and later, without privileges.
 
 libraries, Python's packages   read, execute
 the folder                     read, write; make and remove files, no folders
@@ -80,7 +80,7 @@ def restrict(folder: str | None) -> None:
 
 @cache
 def python_paths() -> tuple[str, ...]:
-    """What a program needs to run: system libraries, Python's own, and its packages."""
+    """The paths a program needs to run: system libraries, Python's own, and packages."""
     names = ("stdlib", "platstdlib", "purelib", "platlib")
     found = [
         *SYSTEM,

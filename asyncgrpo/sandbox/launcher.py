@@ -1,9 +1,9 @@
-"""The process that forks checks: Python is started once, not once per program.
+"""The launcher: forks a check for each program, so Python is started only once.
 
     python -m asyncgrpo.sandbox.launcher SOCKET_FD MODE      in a folder of its own
 
 takes      two sockets per check, over SOCKET_FD: control and tests
-gives      READY once, or why this machine cannot confine; then nothing, checks answer themselves
+gives      READY once, or why this machine cannot confine; each check answers for itself
 waits for  the next pair; ends when the worker closes the socket
 
 It reads neither programs nor tests, so no check inherits another's.

@@ -1,4 +1,4 @@
-"""How much a program may use: the record that travels from the recipe to the kernel.
+"""The limits of a program, from the recipe to the kernel.
 
 SandboxLimits --json--> check --setrlimit--> candidate
 """
@@ -6,16 +6,16 @@ SandboxLimits --json--> check --setrlimit--> candidate
 from dataclasses import dataclass
 
 OPEN_FILES = 64
-FILE_MB = 8  # largest file; OPEN_FILES of them is the most that unlinked files can hide
+FILE_MB = 8  # largest file; unlinked files can hide OPEN_FILES of them at most
 FOLDER_MB = 64  # all files of its folder together
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxLimits:
-    """What one program may use."""
+    """The time, memory and output that one program may use."""
 
     seconds: float = 5.0  # wall time, of each run
     cpu_seconds: float = 5.0
     memory_mb: int = 1024  # address space, Python itself included
     output_kb: int = 1024  # of stdout
-    without_landlock: bool = False  # on kernels that lack it: it may read what the worker may
+    without_landlock: bool = False  # on kernels that lack it: it may read all the worker's files

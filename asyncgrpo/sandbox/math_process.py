@@ -1,4 +1,4 @@
-"""math-verify in a process of its own: it may hang or run out of memory without harm.
+"""math-verify in a process of its own, which may hang or run out of memory.
 
     python -m asyncgrpo.sandbox.math_process SOCKET_FD
 

@@ -63,7 +63,7 @@ class Sandbox:
         return [ProgramRun(**each) for each in outcome]
 
     def close(self) -> None:
-        """End the launcher; what it started ends with it."""
+        """End the launcher, and with it all programs."""
         if self._launcher is not None:
             self._launcher.end()
             self._launcher = None

@@ -1,4 +1,4 @@
-"""Which system calls a process may make: a seccomp filter, without privileges.
+"""The system calls that a process may make: a seccomp filter, without privileges.
 
     another architecture                         the process is killed
     a number that this file does not know        ENOSYS
@@ -7,8 +7,8 @@
     clone3                                       ENOSYS, so that libc makes its threads with clone
     all else                                     allowed
 
-A list of what is refused, not of what is allowed: which calls Python and its packages make
-changes with each libc. Calls that need a capability are refused by having none.
+The lists hold the refused calls, not the allowed ones, because the calls that Python and its
+packages make change with each libc. Calls that need a capability fail, since the process has none.
 """
 
 import ctypes
@@ -26,7 +26,7 @@ CLONE_THREAD = 0x10000
 
 # name: (x86_64, aarch64); None where it does not exist
 _TABLE: dict[str, tuple[int | None, int | None]] = {
-    # the network, and what could make a socket past this filter
+    # the network, and calls that could make a socket past this filter
     "socket": (41, 198), "io_uring_setup": (425, 425), "io_uring_enter": (426, 426),
     "io_uring_register": (427, 427),
     # other processes
@@ -45,7 +45,7 @@ _TABLE: dict[str, tuple[int | None, int | None]] = {
     # memory that outlives the process or escapes its limits
     "shmget": (29, 194), "shmat": (30, 196), "msgget": (68, 186), "semget": (64, 190),
     "mq_open": (240, 180), "memfd_create": (319, 279), "memfd_secret": (447, 447),
-    # what Landlock does not cover: owners, modes, times, attributes
+    # beyond Landlock: owners, modes, times, attributes
     "chmod": (90, None), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452),
     "chown": (92, None), "fchown": (93, 55), "lchown": (94, None), "fchownat": (260, 54),
     "setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7), "removexattr": (197, 14),

@@ -1,4 +1,4 @@
-"""Values between judge and candidate: plain data is copied, anything else stays where it is.
+"""Values between judge and candidate: plain data is copied, all else stays with its owner.
 
     value --encode--> JSON-able --decode--> an equal value of builtin types
 
@@ -7,7 +7,7 @@
     ["far", handle]                                      an object that stays with its owner
     ["near", handle]                                     one of the receiver's own, sent back
 
-What is decoded is data of builtin types: no method of the other side's ever runs on it.
+Decoded data has builtin types only: no method of the other side's ever runs on it.
 """
 
 import builtins
@@ -16,7 +16,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any, cast
 
-Wire = Any  # what JSON holds
+Wire = Any  # any JSON value
 Refer = Callable[[object], Wire]
 Resolve = Callable[[str, Any], object]
 
@@ -26,7 +26,7 @@ class Reference:
 
 
 def encode(value: Any, refer: Refer) -> Wire:
-    """A value for the wire; `refer` says what stands for an object that cannot be copied."""
+    """A value for the wire; `refer` stands in for an object that is not copied."""
     kind = type(value)
     if value is None or kind in {bool, int, float, str}:
         return value
@@ -35,7 +35,7 @@ def encode(value: Any, refer: Refer) -> Wire:
 
 
 def _copied(value: Any, refer: Refer) -> list[Any] | None:
-    """The form of what is copied; None for what stays where it is."""
+    """The form of a copied value; None for an object that stays with its owner."""
     for base, items in _CONTAINERS.items():
         if isinstance(value, base):
             return [base.__name__, *(encode(item, refer) for item in items(value))]
@@ -58,7 +58,7 @@ def decode(wire: Wire, resolve: Resolve) -> Any:
     """The value of a wire form; `resolve` turns ("far" | "near", handle) into an object.
 
     Raises:
-        ValueError: the form is none.
+        ValueError: it is no wire form.
     """
     if not isinstance(wire, list):
         return wire
