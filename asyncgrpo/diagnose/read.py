@@ -19,7 +19,7 @@ from asyncgrpo.config import Config, load_resolved
 from asyncgrpo.errors import CheckpointError, DataError
 from asyncgrpo.metrics.sinks import METRICS_FILE
 
-Record = dict[str, float]  # metric name -> value; never NaN
+WindowMeans = dict[str, float]  # of a log window: metric name -> value, never NaN
 
 STEP_NAMES = ("step", "_step", "global_step", "train/global_step", "Step")
 PREFIX = "train/"  # some trackers put it before every name
@@ -43,7 +43,7 @@ class History:
 
     source: Path
     steps: tuple[int, ...]
-    records: tuple[Record, ...]  # as many as steps
+    records: tuple[WindowMeans, ...]  # as many as steps
     config: Config | None = None
 
     def mean(self, name: str) -> float | None:
@@ -103,14 +103,14 @@ def _history(source: Path, rows: Iterable[dict[str, object]], config: Config | N
     return History(source, tuple(steps), tuple(windows), config)
 
 
-def _windowed(rows: Sequence[dict[str, object]]) -> list[Record]:
+def _windowed(rows: Sequence[dict[str, object]]) -> list[WindowMeans]:
     """Numbers by the catalogue's names; running totals become each window's share."""
     totals = {name for row in rows for name in row if name.endswith("_total")}
     running = {name for name in totals if _only_grows([_number(row.get(name)) for row in rows])}
-    records: list[Record] = []
+    records: list[WindowMeans] = []
     before = dict.fromkeys(running, 0.0)
     for row in rows:
-        record: Record = {}
+        record: WindowMeans = {}
         for name, value in row.items():
             number = _number(value)
             if number is None:

@@ -1,4 +1,4 @@
-"""A row being filled: its samples, sorted, so that bisection finds the cost of one more.
+"""A row being filled: its samples, sorted, so that bisection finds a place.
 
     arrivals   p p a a    p p b    q q c        sorted by their tokens
     shared     0          1        0            positions each shares with the one before it
