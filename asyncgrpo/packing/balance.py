@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from asyncgrpo.packing.cost import TOKEN_COST
+from asyncgrpo.packing.cost import TOKEN_COST, path_keys
 from asyncgrpo.packing.open_row import OpenRow
 
 MAX_EXCHANGES = 8
@@ -90,12 +90,8 @@ def _options(row: OpenRow, other: OpenRow, *, or_none: bool) -> _Options:
     kept = np.array([row.shared_at(at) for at in range(len(row.arrivals))] + [0] * or_none)
     held = np.array([other.shared_with(key) for key in row.keys] + [0] * or_none)
     return _Options(
-        lengths - kept, _path_keys(kept, lengths), lengths - held, _path_keys(held, lengths)
+        lengths - kept, path_keys(kept, lengths), lengths - held, path_keys(held, lengths)
     )
-
-
-def _path_keys(start: np.ndarray, end: np.ndarray) -> np.ndarray:
-    return (end * (end + 1) - start * (start + 1)) // 2
 
 
 def _apply(rows: list[OpenRow], heavy: int, exchange: _Exchange) -> tuple[OpenRow, OpenRow] | None:

@@ -114,7 +114,7 @@ class _Link:
                 break
             frames.send(self._requests, self._called_back(answer))
         if "raised" in answer:
-            raise _exception(answer)
+            raise values.builtin_exception(answer["raised"], answer.get("text", ""))
         if "arguments" in answer:
             self._change(args, answer["arguments"])
         return self._decode(answer["returned"])
@@ -231,12 +231,3 @@ class Far(values.Reference):
 def _ask(operation: str, target: Far, *args: Any, **kwargs: Any) -> Any:
     link: _Link = object.__getattribute__(target, "_link")
     return link.ask(operation, target, *args, **kwargs)
-
-
-def _exception(answer: dict[str, Any]) -> Exception:
-    """The first of the raised exception's classes that is builtin."""
-    for name in answer["raised"]:
-        kind = getattr(builtins, str(name), None)
-        if isinstance(kind, type) and issubclass(kind, Exception):
-            return kind(str(answer.get("text", "")))
-    return RuntimeError(str(answer.get("text", "")))

@@ -11,7 +11,7 @@ Decoded data has builtin types only: no method of the other side's ever runs on 
 """
 
 import builtins
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any, cast
@@ -76,6 +76,16 @@ def decode(wire: Wire, resolve: Resolve) -> Any:
     if kind in {"far", "near"}:
         return resolve(kind, parts[0])
     raise ValueError(f"no kind of value: {kind!r}")
+
+
+def builtin_exception(names: Iterable[object], text: object) -> Exception:
+    """An exception of the first class named that is a builtin one.
+
+    The names are those of a raised exception's class and its bases.
+    """
+    found = (getattr(builtins, str(name), None) for name in names)
+    kinds = (kind for kind in found if isinstance(kind, type) and issubclass(kind, Exception))
+    return next(kinds, RuntimeError)(str(text))
 
 
 _CONTAINERS: dict[type, Callable[[Any], Any]] = {
