@@ -26,10 +26,10 @@ real-model: setup  ## fetch SmolLM2-135M-Instruct and warm it up for recipes/smo
 	$(BIN)/python -m recipes.smollm2.make_model
 
 test: setup  ## every test, those with the real vLLM included
-	$(BIN)/pytest -n 2 --dist loadfile
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-fast: setup  ## the tests that start no vLLM
-	$(BIN)/pytest -n 2 --dist loadfile -m "not vllm and not gpu"
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not vllm and not gpu"
 
 check: lint type contracts test  ## what CI runs
 

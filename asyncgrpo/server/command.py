@@ -230,6 +230,9 @@ def _cpu_env(config: Config, kv_bytes_per_token: int | None) -> dict[str, str]:
         "VLLM_CPU_KVCACHE_SPACE": str(cpu_kv_cache_gib(config, kv_bytes_per_token)),
         # vLLM would pin its threads to cores, where the trainer's wait for the same ones.
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        # The model is not compiled (enforce-eager); steps of sampling would be, within the first
+        # request: for half a minute on a new machine.
+        "TORCHDYNAMO_DISABLE": "1",
     }
     if _in_one_process(config):
         env["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # else vLLM on CPU refuses the executor

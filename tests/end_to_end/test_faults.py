@@ -4,6 +4,7 @@ One server serves every test here, as `asyncgrpo serve` in one terminal and `tra
 """
 
 import contextlib
+import subprocess
 
 import httpx
 import psutil
@@ -39,18 +40,22 @@ def train(url: str, directory: RunDirectory, *overrides: str) -> tuple[str, ...]
     return ("train", str(RECIPE), f"run.dir={directory.path}", f"server.urls=[{url}]", *overrides)
 
 
-def test_a_run_uses_a_server_started_elsewhere(url, tmp_path):
-    directory = RunDirectory(tmp_path / "run")
-    run(*train(url, directory, "trainer.max_steps=2"))
-    assert [record["step"] for record in directory.metrics] == [1, 2]
-    assert not list((directory.path / "logs" / "latest").glob("server*"))
-
-
-def test_a_server_left_paused_by_a_killed_trainer_is_used_again(url, tmp_path):
-    directory = RunDirectory(tmp_path / "run")
+@pytest.fixture(scope="module")
+def finished(url, tmp_path_factory) -> RunDirectory:
+    """Two steps with a server that another run left paused."""
+    directory = RunDirectory(tmp_path_factory.mktemp("finished") / "run")
     httpx.post(f"{url}/pause?mode=keep", timeout=30).raise_for_status()
-    run(*train(url, directory, "trainer.max_steps=1"))
-    assert directory.state["step"] == 1
+    run(*train(url, directory, "trainer.max_steps=2"))
+    return directory
+
+
+def test_a_run_uses_a_server_started_elsewhere(finished):
+    assert [record["step"] for record in finished.metrics] == [1, 2]
+    assert not list((finished.path / "logs" / "latest").glob("server*"))
+
+
+def test_a_server_left_paused_by_a_killed_trainer_is_used_again(finished):
+    assert finished.state["step"] == 2
 
 
 def test_two_trainer_processes_share_a_run(url, tmp_path):
@@ -83,12 +88,10 @@ def test_a_killed_trainer_resumes_at_the_first_unresolved_prompt(url, tmp_path):
     assert resolved < directory.resolved
 
 
-def test_a_finished_run_says_so_and_trains_nothing(url, tmp_path):
-    directory = RunDirectory(tmp_path / "run")
-    run(*train(url, directory, "trainer.max_steps=1"))
-    output = run("resume", str(directory.path))
+def test_a_finished_run_says_so_and_trains_nothing(finished):
+    output = run("resume", str(finished.path))
     assert "end" in output
-    assert [record["step"] for record in directory.metrics] == [1]
+    assert [record["step"] for record in finished.metrics] == [1, 2]
 
 
 def test_ctrl_c_checkpoints_and_exits_cleanly(url, tmp_path):
@@ -118,13 +121,9 @@ def test_ctrl_c_twice_stops_now_and_the_run_can_be_resumed(url, tmp_path):
     assert not psutil.wait_procs(family, timeout=20)[1]
 
 
-def test_a_second_train_into_the_same_directory_is_refused(url, tmp_path):
-    import subprocess
-
-    directory = RunDirectory(tmp_path / "run")
-    run(*train(url, directory, "trainer.max_steps=1"))
+def test_a_second_train_into_the_same_directory_is_refused(url, finished):
     again = subprocess.run(
-        asyncgrpo(*train(url, directory)), capture_output=True, text=True, check=False
+        asyncgrpo(*train(url, finished)), capture_output=True, text=True, check=False
     )
     assert again.returncode == 2
     assert "resume" in again.stderr

@@ -1,11 +1,16 @@
-"""Policies that learn to use tools and to play, in whole runs with the real vLLM on CPU."""
+"""Policies that learn to use tools and to play, in whole runs with the real vLLM on CPU.
+
+Both recipes start from one model, so one server serves them, one after the other.
+"""
 
 import statistics
 from pathlib import Path
 
 import pytest
 
+from asyncgrpo.config import Facts, load_recipe, resolve
 from tests.end_to_end.runs import RunDirectory, run
+from tests.server.vllm_process import running_vllm
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800)]
 
@@ -16,11 +21,20 @@ SAME_MODEL = 1e-3  # |mean ratio - 1| of the first step, whose samples have stal
 TOOLS = ("call_frequency", "failure_frequency", "latency_s", "parallel_calls_mean")
 
 
+@pytest.fixture(scope="module")
+def url(tmp_path_factory):
+    longest = load_recipe(RECIPES / "counter.yaml", ["server.devices=[]"])
+    facts = Facts(recipe_name="tools", working_dir=str(RECIPES))
+    log = tmp_path_factory.mktemp("vllm") / "server.log"
+    with running_vllm(resolve(longest, facts).config, log, {}) as url:
+        yield url
+
+
 @pytest.fixture(scope="module", params=["tools", "counter"])
-def trained(request, tmp_path_factory) -> tuple[str, list[dict]]:
+def trained(request, url, tmp_path_factory) -> tuple[str, list[dict]]:
     """A recipe as it is; gives its name and its metrics."""
     path = tmp_path_factory.mktemp(request.param) / "run"
-    run("train", str(RECIPES / f"{request.param}.yaml"), f"run.dir={path}")
+    run("train", str(RECIPES / f"{request.param}.yaml"), f"run.dir={path}", f"server.urls=[{url}]")
     return request.param, RunDirectory(path).metrics
 
 

@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 import time
 
 import psutil
@@ -12,6 +11,7 @@ import pytest
 from asyncgrpo.channel.messages import Begin, Exhausted, Failed, GroupReady, Hello, Stop
 from asyncgrpo.channel.sockets import TrainerLink
 from asyncgrpo.config import write_resolved
+from tests import warm
 from tests.fake_vllm import FakeServer, FakeState
 from tests.rollout import chat_fakes
 from tests.rollout.fakes import config, tokenizer, write_prompts
@@ -43,8 +43,8 @@ def prepare(run_dir, server, reward, server_section=None, **sections):
 
 
 def start(run_dir, *arguments):
-    command = [sys.executable, "-m", "asyncgrpo.rollout.worker", str(run_dir), *arguments]
-    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    program = "asyncgrpo.rollout.worker"
+    return warm.ours().start(program, str(run_dir), *arguments, stderr=subprocess.PIPE)
 
 
 def hear(link, kind, *, within=START_S):

@@ -48,6 +48,7 @@ def test_folder_sync_on_a_cpu_by_hand(make_config):
     assert "--enable-lora" not in given
     assert command.env["VLLM_SERVER_DEV_MODE"] == "1"
     assert command.env["VLLM_CPU_OMP_THREADS_BIND"] == "nobind"
+    assert command.env["TORCHDYNAMO_DISABLE"] == "1"
     assert "VLLM_API_KEY" not in command.env
 
 

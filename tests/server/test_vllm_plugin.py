@@ -10,6 +10,7 @@ import pytest
 
 from asyncgrpo.server import vllm_plugin
 from asyncgrpo.server.vllm_plugin import BACKEND, ENGINE_CLASS, ENGINE_MODULE, register
+from tests import warm
 
 FACTORY = "vllm.distributed.weight_transfer.factory"
 
@@ -79,16 +80,10 @@ def test_importing_the_plugin_imports_neither_torch_nor_vllm():
 
 @pytest.mark.vllm
 def test_the_real_factory_resolves_the_engine():
-    code = f"""
-from asyncgrpo.server.vllm_plugin import register
-register(); register()
-from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory as Factory
-print(Factory._registry[{BACKEND!r}]().__name__)
-"""
-    result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=600
-    )
-    assert result.stdout.split()[-1:] == [ENGINE_CLASS], result.stderr[-2000:]
+    program = "tests.server.registered_engine"
+    process = warm.vllm().start(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    said, errors = process.communicate(timeout=600)
+    assert said.split()[-1:] == [ENGINE_CLASS], errors[-2000:]
 
 
 def test_the_names_left_behind_are_those_of_a_module_that_exists():

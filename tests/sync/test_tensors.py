@@ -1,7 +1,5 @@
 """Published tensors: checkpoint names, merged values, gathered shards."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ from transformers import Qwen3ForCausalLM
 
 from asyncgrpo.errors import SyncError
 from asyncgrpo.sync.tensors import adapter_config, adapter_tensors, full_tensors
+from tests import warm
 
 from .models import VOCAB, stir, tiny_lora, tiny_model
 
@@ -119,59 +118,10 @@ def test_a_layer_that_cannot_be_merged_is_named():
         full_tensors(model)
 
 
-SHARDED = """
-import sys
-import torch, torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from asyncgrpo.sync.tensors import adapter_tensors, full_tensors
-from tests.sync.models import tiny_lora, tiny_model
-
-dist.init_process_group("gloo")
-mesh = init_device_mesh("cpu", (2,))
-for name, build, gather in (
-    ("full", lambda: tiny_model(tied=True), full_tensors),
-    ("merged", lambda: tiny_lora(tiny_model(tied=False)), full_tensors),
-    ("adapter", lambda: tiny_lora(tiny_model()), adapter_tensors),
-):
-    expected = gather(build())
-    model = build()
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    for layer in base.model.layers:
-        fully_shard(layer, mesh=mesh)
-    fully_shard(model, mesh=mesh)
-    got = gather(model)
-    if dist.get_rank():
-        assert got == {}, name
-        continue
-    assert sorted(got) == sorted(expected), (name, sorted(set(got) ^ set(expected)))
-    for key in expected:
-        assert torch.equal(got[key], expected[key]), (name, key)
-    print("same", name, len(got), flush=True)
-dist.destroy_process_group()
-"""
-
-
-def test_fsdp2_shards_gather_to_the_unsharded_tensors(tmp_path):
-    script = tmp_path / "sharded.py"
-    script.write_text(SHARDED)
-    repository = Path(__file__).parents[2]
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    result = subprocess.run(
-        [*torchrun, "--nproc-per-node=2", str(script)],
-        cwd=repository,
-        env={"PYTHONPATH": str(repository), "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert {line.split()[1] for line in result.stdout.splitlines() if line.startswith("same")} == {
-        "full",
-        "merged",
-        "adapter",
-    }
+def test_fsdp2_shards_gather_to_the_unsharded_tensors():
+    said = warm.run_ranks(2, "tests.sync.sharded_tensors")
+    same = {line.split()[1] for line in said.splitlines() if line.startswith("same")}
+    assert same == {"full", "merged", "adapter"}
 
 
 def test_vocabulary_of_the_test_models():

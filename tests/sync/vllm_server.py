@@ -1,10 +1,5 @@
 """A real vLLM on CPU for the tests, with a tiny model of its own."""
 
-import asyncio
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,11 +9,9 @@ from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from asyncgrpo.launch.machine import free_port
-from asyncgrpo.server.client import ServerClient
+from tests.server.vllm_process import running
 
 from .models import VOCAB
-
-READY_TIMEOUT_S = 500.0
 
 
 def save_with_tokenizer(model: Qwen3ForCausalLM, folder: Path) -> Path:
@@ -36,8 +29,7 @@ def save_with_tokenizer(model: Qwen3ForCausalLM, folder: Path) -> Path:
 def running_vllm(model: Path, log: Path, *flags: str) -> Iterator[str]:
     """The base URL of a ready server, which ends with the block."""
     port = free_port("127.0.0.1")
-    command = [
-        *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
+    arguments = [
         *("--model", str(model), "--served-model-name", "tiny"),
         *("--host", "127.0.0.1", "--port", str(port)),
         *("--dtype", "float32", "--enforce-eager", "--max-model-len", "512"),
@@ -48,36 +40,11 @@ def running_vllm(model: Path, log: Path, *flags: str) -> Iterator[str]:
         "--enable-scale-out",
         *flags,
     ]
-    environment = os.environ | {
+    environment = {
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_SERVER_DEV_MODE": "1",
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
-        "OMP_NUM_THREADS": "1",
     }
-    with log.open("w") as output:
-        process = subprocess.Popen(
-            command, env=environment, stdout=output, stderr=output, start_new_session=True
-        )
-    url = f"http://127.0.0.1:{port}"
-    try:
-        asyncio.run(_wait_ready(url, process, log))
+    with running(arguments, environment, port, log) as url:
         yield url
-    finally:
-        os.killpg(process.pid, signal.SIGTERM)
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-
-
-async def _wait_ready(url: str, process: subprocess.Popen, log: Path) -> None:
-    def still_running(_waited_s: float) -> None:
-        if process.poll() is not None:
-            raise AssertionError(
-                f"vLLM ended with {process.returncode}:\n{log.read_text()[-4000:]}"
-            )
-
-    async with ServerClient(url) as client:
-        await client.wait_ready(READY_TIMEOUT_S, still_running)

@@ -9,7 +9,7 @@ from asyncgrpo.config import load_recipe
 from tests.training.fixtures import resolved, write_run
 from tests.training.recorded_sums import GROUPS_PER_STEP, MODEL, ROOT, K, group_of, record
 from tests.training.scripted_worker import ScriptedWorker
-from tests.training.test_trainer import finish, metrics, start
+from tests.training.test_trainer import metrics, train
 
 STEPS = 20
 GROUPS = STEPS * GROUPS_PER_STEP  # rows that are full leave at once
@@ -35,7 +35,7 @@ def curve(run_dir: Path, num_ranks: int, trainer: dict[str, Any]) -> list[dict[s
     )
     write_run(run_dir, config)
     with ScriptedWorker(run_dir, GROUPS, script=lambda at: group_of(at % GROUPS, GROUPS)):
-        finish(start(run_dir, num_ranks=num_ranks))
+        train(run_dir, num_ranks)
     return metrics(run_dir)
 
 

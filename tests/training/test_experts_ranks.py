@@ -1,8 +1,5 @@
 """Experts on two sharded ranks: the gradients of the whole, the routers' own loss included."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,10 +11,10 @@ from asyncgrpo.packing.row import build_row
 from asyncgrpo.training.loss.loss import LossSettings, policy_loss
 from asyncgrpo.training.model.forward import PolicyModel
 from asyncgrpo.training.model.row_tensors import RowTensors
+from tests import warm
 from tests.training.fixtures import VOCAB, add_tokenizer, resolved
 from tests.training.scripted_worker import make_group
 
-ROOT = Path(__file__).parents[2]
 COEFFICIENT = 0.5  # the model's own: so large that a wrong scale of its loss would show
 
 
@@ -50,14 +47,7 @@ def plain_gradients(model: Path, run_dir: Path, coefficient: float) -> dict[str,
 
 
 def test_two_shards_give_the_gradients_of_the_whole(model: Path, tmp_path: Path):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", "2", "-m", "tests.training.sharded_step"]
-    done = subprocess.run(
-        [*command, str(tmp_path / "found"), str(model), "own"],
-        cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, timeout=600, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    warm.run_ranks(2, "tests.training.sharded_step", str(tmp_path / "found"), str(model), "own")
     found = load_file(tmp_path / "found.safetensors")
     expected = plain_gradients(model, tmp_path, COEFFICIENT)
     without = plain_gradients(model, tmp_path, 0.0)

@@ -1,9 +1,6 @@
 """Two gloo ranks give what one gives, and that what plain means give, in every precision."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +14,7 @@ from asyncgrpo.training.model.forward import PolicyModel
 from asyncgrpo.training.model.row_tensors import RowTensors
 from asyncgrpo.training.parallel import join_ranks, leave_ranks
 from asyncgrpo.training.trainer import Trainer
+from tests import warm
 from tests.training import two_ranks
 from tests.training.fixtures import make_model, resolved
 from tests.training.two_ranks import (
@@ -29,8 +27,6 @@ from tests.training.two_ranks import (
     rows_of,
     take_step,
 )
-
-ROOT = Path(__file__).parents[2]
 
 
 def plain_training(model_path: Path, run_dir: Path):
@@ -79,15 +75,8 @@ def one(model: Path, ranks, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def two(model: Path, one: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run_dir = tmp_path_factory.mktemp("two")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", "2", "-m", "tests.training.two_ranks"]
-    done = subprocess.run(
-        [*command, str(run_dir), str(model), str(one)],
-        cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, timeout=600, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "Warning" not in done.stderr
+    said = warm.run_ranks(2, "tests.training.two_ranks", str(run_dir), str(model), str(one))
+    assert "Warning" not in said
     return run_dir
 
 

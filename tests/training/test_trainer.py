@@ -18,6 +18,7 @@ import pytest
 from asyncgrpo.channel.messages import GroupReady, ToTrainer
 from asyncgrpo.channel.sockets import request_stop
 from asyncgrpo.records import Sample, SampleKey
+from tests import warm
 from tests.training.fixtures import make_model, resolved, write_run
 from tests.training.scripted_worker import VOCAB, K, ScriptedWorker, make_group, no_signal
 
@@ -46,18 +47,27 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_model(tmp_path_factory.mktemp("model"))
 
 
-def start(run_dir: Path, num_ranks: int = 1, **environment: str) -> subprocess.Popen[str]:
-    command = [sys.executable]
-    if num_ranks > 1:
-        command += ["-m", "torch.distributed.run", "--standalone"]
-        command += ["--nproc-per-node", str(num_ranks)]
+def start(run_dir: Path, **environment: str) -> subprocess.Popen[str]:
+    return warm.ours().start(PROGRAM, str(run_dir), env=environment, stderr=subprocess.PIPE)
+
+
+def torchrun(run_dir: Path, num_ranks: int) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", str(num_ranks)]
     return subprocess.Popen(
         [*command, "-m", PROGRAM, str(run_dir)],
         cwd=ROOT,
-        env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def train(run_dir: Path, num_ranks: int = 1) -> str:
+    """Run to the end; what was written to stderr."""
+    if num_ranks > 1:
+        return warm.run_ranks(num_ranks, PROGRAM, str(run_dir))
+    return finish(start(run_dir))
 
 
 def finish(process: subprocess.Popen[str]) -> str:
@@ -86,7 +96,7 @@ def test_a_run_of_two_ranks_ends_when_its_epochs_do(model: Path, tmp_path: Path)
     config = resolved(model, tmp_path, trainer=trainer, tracking={"logging_steps": 2})
     write_run(tmp_path, config)
     with ScriptedWorker(tmp_path, num_prompts=40, script=drop_every_fifth) as worker:
-        finish(start(tmp_path, num_ranks=2))
+        train(tmp_path, num_ranks=2)
         assert worker.stopped
     assert worker.sent == list(range(60))
     final = state(tmp_path)
@@ -129,7 +139,7 @@ def run_of(
     )
     write_run(run_dir, config)
     with ScriptedWorker(run_dir, num_prompts=30, script=lambda at: equal_group(at, 30)):
-        finish(start(run_dir, num_ranks=num_ranks))
+        train(run_dir, num_ranks)
     return metrics(run_dir)
 
 
@@ -162,7 +172,7 @@ def test_a_killed_trainer_resumes_at_the_right_prompt(model: Path, tmp_path: Pat
     assert 0 < before["prompt_index"] < 30
 
     with ScriptedWorker(tmp_path, num_prompts=30) as worker:
-        finish(start(tmp_path))
+        train(tmp_path)
     begin = worker.begins[0]
     assert begin.first_ordinal == before["prompt_index"]
     assert [list(span) for span in begin.resolved] == before["resolved"]
@@ -176,7 +186,7 @@ def test_a_killed_trainer_resumes_at_the_right_prompt(model: Path, tmp_path: Pat
     counted = windows[: restored + 1] + windows[resumed:]
     assert sum(window["batch/samples_per_step"] for window in counted) == 120
 
-    errors = finish(start(tmp_path))
+    errors = train(tmp_path)
     assert "reached its end" in errors
     assert state(tmp_path) == final
 
@@ -214,7 +224,7 @@ def wait_for_step(run_dir: Path, process: subprocess.Popen[str], step: int) -> N
 def two_ranks_at_work(run_dir: Path, model: Path) -> subprocess.Popen[str]:
     leaves = {"max_steps": 100_000, "nproc_per_node": 2, "sharding": "fsdp2"}
     write_run(run_dir, resolved(model, run_dir, trainer=leaves, rollout={"max_staleness": 50}))
-    return start(run_dir, num_ranks=2)
+    return torchrun(run_dir, 2)
 
 
 def ranks_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
@@ -272,7 +282,7 @@ def test_a_float16_run_finds_its_loss_scale_and_goes_on(model: Path, tmp_path: P
     leaves = {"fp16": True, "max_steps": 14}
     write_run(tmp_path, resolved(model, tmp_path, trainer=leaves, rollout={"max_staleness": 50}))
     with ScriptedWorker(tmp_path, num_prompts=100, script=overflowing_at_first):
-        errors = finish(start(tmp_path))
+        errors = train(tmp_path)
     events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
     skipped = [event for event in events if event["event"] == "step_skipped"]
     assert len(skipped) > 3

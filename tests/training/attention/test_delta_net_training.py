@@ -2,9 +2,6 @@
 
 import json
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -25,13 +22,12 @@ from asyncgrpo.training.model.row_tensors import RowTensors
 from asyncgrpo.training.orders import Train
 from asyncgrpo.training.parallel import join_ranks, leave_ranks
 from asyncgrpo.training.trainer import Trainer
+from tests import warm
 from tests.training import sharded_step
 from tests.training.attention.test_delta_net import HYBRID, VISION, remembering
 from tests.training.fixtures import VOCAB, add_tokenizer, resolved
 from tests.training.scripted_worker import make_group
 from tests.training.test_checkpoint import save
-
-ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")
@@ -81,14 +77,7 @@ def plain_gradients(model: Path, run_dir: Path) -> dict[str, torch.Tensor]:
 
 
 def test_two_shards_give_the_gradients_of_the_whole(model: Path, tmp_path: Path):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", "2", "-m", "tests.training.sharded_step"]
-    done = subprocess.run(
-        [*command, str(tmp_path / "found"), str(model), "own"],
-        cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, timeout=600, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    warm.run_ranks(2, "tests.training.sharded_step", str(tmp_path / "found"), str(model), "own")
     found, expected = load_file(tmp_path / "found.safetensors"), plain_gradients(model, tmp_path)
     assert found.keys() == expected.keys()
     for name, gradient in expected.items():

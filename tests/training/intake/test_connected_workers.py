@@ -26,7 +26,7 @@ from asyncgrpo.training.intake.inbox import Inbox, InboxSettings
 from tests.training.fixtures import make_model, resolved, write_run
 from tests.training.intake.test_inbox import RULES, Peer
 from tests.training.scripted_worker import ScriptedWorker, make_group
-from tests.training.test_trainer import finish, start, state
+from tests.training.test_trainer import state, train
 
 POLICY = Published("policy-v000000", 0)
 STEP, STALENESS = 64, 2
@@ -212,7 +212,7 @@ def test_a_run_goes_on_with_another_number_of_workers(tmp_path: Path):
         workers = [ScriptedWorker(tmp_path, num_prompts=40, share=share) for share in shares]
         for worker in workers:
             worker.__enter__()
-        finish(start(tmp_path))
+        train(tmp_path)
         for worker in workers:
             assert worker.stopped
             worker.__exit__()
