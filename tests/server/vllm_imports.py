@@ -1,4 +1,4 @@
-"""What the server and its engine import, and an engine that is forked from the server.
+"""Imports of the server and its engine, and an engine forked from the server.
 
 On a CPU vLLM spawns its engine, which imports everything once more.
 """

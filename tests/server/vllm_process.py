@@ -39,7 +39,7 @@ def running_vllm(config: Config, log: Path, keys: Mapping[str, str]) -> Iterator
 def running(
     arguments: Sequence[str], env: Mapping[str, str], port: int, log: Path
 ) -> Iterator[str]:
-    """The URL of a ready server that is given these; it is gone when the block ends."""
+    """The URL of a ready server with these arguments; it ends with the block."""
     with log.open("wb") as output:
         process = warm.vllm().start(
             MODULE, *arguments, env=env, stdout=output, stderr=output, own_session=True
