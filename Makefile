@@ -7,7 +7,7 @@ SOURCES := asyncgrpo tests recipes
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help setup demo demo-lora real-model test test-fast check lint type contracts format docs bench
+.PHONY: help setup demo demo-lora real-model test test-fast check lint type contracts format docs lock bench
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -51,6 +51,9 @@ docs: setup  ## write the generated reference pages again
 	$(BIN)/python -m asyncgrpo.config.reference > docs/configuration.md
 	$(BIN)/python -m asyncgrpo.metrics.reference > docs/metrics.md
 	$(BIN)/python -m asyncgrpo.command_reference > docs/commands.md
+
+lock:  ## write requirements.lock again, from the newest versions that pyproject.toml allows
+	@PYTHON=$(PYTHON) bash .ci/lock
 
 bench: setup  ## every benchmark; a table, and bench/results.json
 	$(BIN)/python -m tests.bench
