@@ -3,6 +3,7 @@
 import importlib
 import sys
 
+import msgspec
 import pytest
 
 from tests.bench import __main__ as bench
@@ -47,6 +48,15 @@ def test_a_benchmark_has_a_number_and_a_name(capsys, monkeypatch, tmp_path):
     assert main(["b10"]) == main(["cli"]) == main(["B10"]) == 0
     assert measured == ["cli"] * 3
     assert (tmp_path / "bench/results.json").read_text() == "[]"
+
+
+def test_json_is_printed_instead_of_the_table(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(bench, "run", lambda name: [Figure(name, "w", 1.0, "s", 2.0)])
+    assert main(["B10", "--json"]) == 1
+    printed = capsys.readouterr().out
+    assert msgspec.json.decode(printed, type=list[Figure]) == [Figure("cli", "w", 1.0, "s", 2.0)]
+    assert printed.strip() == (tmp_path / "bench/results.json").read_text()
 
 
 @pytest.mark.parametrize("name", bench.NAMES.values())
