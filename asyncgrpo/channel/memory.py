@@ -9,6 +9,7 @@ Of the free memory at the end of the heap, up to twice the threshold is kept (ma
 
 import numpy as np
 
+# docs/decisions/0049
 BLOCK_BYTES = 31 << 20  # 32 MB, the largest that counts, less a margin for what glibc adds
 
 

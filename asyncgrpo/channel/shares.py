@@ -41,6 +41,7 @@ class Share:
 
     def ordinals(self, ordinals: Iterable[int]) -> Iterator[int]:
         """The ordinals that are this worker's."""
+        # docs/decisions/0040
         return (ordinal for ordinal in ordinals if ordinal % self.count == self.index)
 
     def num_ordinals(self, start: int, end: int) -> int:

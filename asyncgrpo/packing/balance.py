@@ -17,6 +17,7 @@ import numpy as np
 from asyncgrpo.packing.cost import TOKEN_COST, path_keys
 from asyncgrpo.packing.open_row import OpenRow
 
+# docs/decisions/0024
 MAX_EXCHANGES = 8
 PARTNERS = 3  # lightest rows an exchange is sought with
 EVEN_ENOUGH = 1.03  # heaviest row's attention over the mean: not worth an exchange

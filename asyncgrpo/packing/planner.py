@@ -22,6 +22,7 @@ from asyncgrpo.records import Sample
 # A micro-batch that has no room left closes at once. While samples wait for the next one, it
 # closes when ...
 FULL_ENOUGH = 0.97  # ... its rows are this full: no other sample is likely to fit
+# docs/decisions/0026
 LOOKAHEAD = 24  # ... or more than this many wait, or as many tokens as the next one holds
 
 

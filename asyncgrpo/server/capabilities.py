@@ -93,6 +93,7 @@ async def _release(client: ServerClient) -> None:
     Paused with `keep` a server is healthy, takes requests, and never answers one.
     """
     with contextlib.suppress(RouteMissingError):  # `check` says what turns the route on
+        # docs/decisions/0013
         await client.resume()
 
 

@@ -235,6 +235,7 @@ def _cpu_env(config: Config, kv_bytes_per_token: int | None) -> dict[str, str]:
         "TORCHDYNAMO_DISABLE": "1",
     }
     if _in_one_process(config):
+        # docs/decisions/0008
         env["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # else vLLM on CPU refuses the executor
     return env
 

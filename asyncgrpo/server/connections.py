@@ -24,6 +24,7 @@ import httptools
 
 FIRST_FINAL_STATUS = 200  # below, the answer is still to come
 NEXT_ADDRESS_S = 0.25  # a name's next address is tried while the first does not answer (RFC 8305)
+# docs/decisions/0044
 KEEPALIVE_IDLE_S = 60  # then the peer's machine is asked whether it is still there,
 KEEPALIVE_PROBES, KEEPALIVE_INTERVAL_S = 4, 15  # this often
 VANISHED_S = KEEPALIVE_IDLE_S + KEEPALIVE_PROBES * KEEPALIVE_INTERVAL_S

@@ -116,6 +116,7 @@ class LossScale:
 
     def update(self, *, finite: bool) -> None:
         """Halves the scale after an overflow; doubles it after many steps without one."""
+        # docs/decisions/0015
         self.fell = not finite and self.value > LOWEST_SCALE
         self._sound = self._sound + 1 if finite else 0
         if not finite:

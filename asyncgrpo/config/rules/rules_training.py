@@ -144,6 +144,7 @@ def _every_process_has_a_device(config: Config, _: Flags) -> str | None:
     return f"got {processes}, expected at most {len(devices)}: one GPU of trainer.devices each"
 
 
+# docs/decisions/0020
 @rule("trainer.ddp_timeout", "server.vllm_server_timeout", "trainer.nproc_per_node")
 def _ranks_wait_as_long_as_a_publish_may_take(config: Config, _: Flags) -> str | None:
     timeout, publish = config.trainer.ddp_timeout, config.server.vllm_server_timeout

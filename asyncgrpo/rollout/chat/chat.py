@@ -120,6 +120,7 @@ class Chat:
             raise DataError("the chat template rendered no token")
         return prompt_ids
 
+    # docs/decisions/0032
     def continued(
         self,
         turn: TurnRecord,

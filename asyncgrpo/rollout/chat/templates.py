@@ -36,6 +36,7 @@ RESULT = "result-{}-of-a-call"
 SHOWN_CHARACTERS = 60
 
 # A condition of Qwen3's template on the position of a reply -> one on the reply alone.
+# docs/decisions/0033
 _QWEN3_PATCHES = (
     (re.compile(r"loop\.last or \(not loop\.last and reasoning_content\)"), "true"),
     (

@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 
 BUFFER_ROWS = 256  # read ahead
 SHUFFLE_ROWS = 1024  # of which the next is drawn
+# docs/decisions/0011
 UNKNOWN_LENGTH = 1 << 40  # more prompts than any run sees
 STOP_S = 5.0  # for the row that is being read when the stream is closed
 

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import TypeAlias
 
+# docs/decisions/0042
 FREE_S = 10.0  # a worker between two groups keeps its threads, an idle one does not
 
 Work = Callable[[], Callable[[], None]]  # returns `deliver`, called once the thread is free

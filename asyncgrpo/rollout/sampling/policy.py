@@ -16,6 +16,7 @@ class PolicyName(NamedTuple):
     version: int
 
 
+# docs/decisions/0045
 class CurrentPolicy:
     """The newest attested policy, and a way to wait for the next."""
 

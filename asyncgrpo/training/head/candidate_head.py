@@ -132,6 +132,7 @@ def _tiles(ends_D: Int64[np.ndarray, "D"], most: int) -> list[_Tile]:
     return tiles
 
 
+# docs/decisions/0017
 def _gather(hidden_NH: Tensor, weight_VH: Tensor, work: _Work, tile: _Tile) -> _Gathered:
     accumulate = torch.promote_types(hidden_NH.dtype, torch.float32)
     ids_c = work.ids_c[tile.begin : tile.end]

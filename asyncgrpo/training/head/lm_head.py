@@ -147,6 +147,7 @@ def _tiles(terms_per_U: Tensor, positions_per_tile: int) -> list[_Tile]:
     ]
 
 
+# docs/decisions/0018
 def _cached_rows(logits_tV: Tensor) -> Iterator[slice]:
     """Rows to work on at once: all, or on a CPU those its cache holds."""
     num_rows, vocabulary = logits_tV.shape

@@ -56,6 +56,7 @@ class SampleRatios:
         return SampleRatios(self.log_rest_T[:, None], self.length_T[:, None])
 
 
+# docs/decisions/0016
 @dataclass(frozen=True, slots=True)
 class Correction:
     """A correction and its range."""

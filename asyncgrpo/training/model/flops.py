@@ -74,6 +74,7 @@ class Utilization:
         return sum(self.row_flops.of_row(row) for row in rows)
 
 
+# docs/decisions/0014
 def measure_utilization(
     policy: Policy, device: torch.device, compute: torch.dtype | None, num_ranks: int
 ) -> Utilization | None:

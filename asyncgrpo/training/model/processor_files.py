@@ -18,6 +18,7 @@ logger = logging.getLogger(__name__)
 NAMES: Final = (IMAGE_PROCESSOR_NAME, PROCESSOR_NAME, VIDEO_PROCESSOR_NAME)
 
 
+# docs/decisions/0038
 def processor_files(source: str, revision: str | None) -> dict[str, bytes]:
     """The processor's files by name, of those that the model has.
 

@@ -41,6 +41,7 @@ class _Limits(NamedTuple):
 LIMITS, LIMITS_16_BITS = _Limits(1e-2, 1e-4), _Limits(0.3, 0.1)
 
 
+# docs/decisions/0037
 @torch.no_grad()
 def rehearse(model: nn.Module, device: torch.device) -> None:
     """Checks that a packed row scores as its samples do alone; ends in training mode.
