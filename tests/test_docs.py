@@ -1,4 +1,4 @@
-"""The pages as a reader uses them: names that exist, links that lead somewhere, lines that fit."""
+"""The docs: names that exist, links that lead somewhere, lines that fit, decisions in the index."""
 
 import ast
 import re
@@ -64,6 +64,12 @@ def test_every_function_that_a_page_names_exists():
                 wrong.append(f"{page_id(page)}: {file}:{name}")
     assert count > 40  # the scan finds them
     assert wrong == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_every_file_that_a_page_names_from_the_root_exists(page: Path):
+    named = re.findall(r"`((?:asyncgrpo|tests|docs|recipes)/[\w/.-]+\.\w+)`", page.read_text())
+    assert [file for file in named if not (ROOT / file).exists()] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
