@@ -1,4 +1,4 @@
-"""The docs: names that exist, links that lead somewhere, lines that fit, decisions in the index."""
+"""The docs: names and links that exist, lines that fit, an index of all decisions."""
 
 import ast
 import re
