@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -21,7 +21,7 @@ METRICS_FILE, EVENTS_FILE = "metrics.jsonl", "events.jsonl"  # in the run direct
 
 logger = logging.getLogger(__name__)
 
-Record = Mapping[str, object]
+Record = Mapping[str, Any]
 
 
 class Sink(Protocol):

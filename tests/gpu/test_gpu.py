@@ -8,7 +8,7 @@ import torch
 
 from asyncgrpo.training.attention.attention_varlen import (
     KernelLimits,
-    Spans,
+    SegmentSpans,
     VarlenBackend,
     torch_varlen,
 )
@@ -54,7 +54,7 @@ def top_left(q, k, v, spans, **options):
     for s in range(len(spans.query_ends) - 1):
         a, b = spans.query_ends[s : s + 2].tolist()
         c = int(spans.key_ends[s])
-        one = Spans(torch.tensor([0, b - a]), torch.tensor([0, b - a]), b - a, b - a)
+        one = SegmentSpans(torch.tensor([0, b - a]), torch.tensor([0, b - a]), b - a, b - a)
         outputs.append(reference_attend(q[a:b], k[c : c + b - a], v[c : c + b - a], one, **options))
     return torch.cat(outputs)
 

@@ -8,14 +8,14 @@ It takes any device and type, so that the plan and the call around the kernels a
 import torch
 from torch import Tensor
 
-from asyncgrpo.training.attention.attention_varlen import KernelLimits, Spans, VarlenBackend
+from asyncgrpo.training.attention.attention_varlen import KernelLimits, SegmentSpans, VarlenBackend
 
 
 def reference_attend(
     q_NHD: Tensor,
     k_PHD: Tensor,
     v_PHD: Tensor,
-    spans: Spans,
+    spans: SegmentSpans,
     *,
     scaling: float,
     window: int | None,

@@ -48,7 +48,7 @@ def _reward_source(entry: object) -> object:
     return {"path": entry} if isinstance(entry, str) else entry
 
 
-Rewards = Annotated[
+RewardSources = Annotated[
     tuple[Annotated[RewardSource, BeforeValidator(_reward_source)], ...],
     Strict(strict=False),
     BeforeValidator(as_list),
@@ -88,7 +88,7 @@ class RolloutConfig(Section):
     """An environment class by import path, or name -> path, chosen by the column `environment`."""
     environment_timeout_s: PositiveFloat = 300.0
     """Longest time in seconds to construct an environment, reset it or get its reward."""
-    rewards: Rewards = ()
+    rewards: RewardSources = ()
     """Reward functions: import paths, or {path, name, weight, timeout_s, kwargs}."""
     max_concurrent_rollouts: PositiveInt = 512
     """Most rollouts at once in all workers, even if the server could take more."""

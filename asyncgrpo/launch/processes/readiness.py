@@ -15,12 +15,12 @@ from asyncgrpo.launch.processes.process import Process
 from asyncgrpo.server.capabilities import Capabilities, check, probe
 from asyncgrpo.server.client import configured_client
 
-OnWait = Callable[[str, float, str], None]  # name, seconds waited, what it is doing
+OnServerWait = Callable[[str, float, str], None]  # name, seconds waited, what it is doing
 OnWarning = Callable[[str], None]
 
 
 async def wait_for_servers(
-    config: Config, urls: tuple[str, ...], processes: dict[str, Process], on_wait: OnWait
+    config: Config, urls: tuple[str, ...], processes: dict[str, Process], on_wait: OnServerWait
 ) -> tuple[Capabilities, ...]:
     """Return once every server has answered a request, with what each can do.
 
@@ -34,7 +34,7 @@ async def wait_for_servers(
 
 
 async def _wait_for_one(
-    config: Config, url: str, process: Process | None, on_wait: OnWait
+    config: Config, url: str, process: Process | None, on_wait: OnServerWait
 ) -> Capabilities:
     name = process.spec.name if process else url
 

@@ -12,12 +12,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
+from asyncgrpo.metrics.sinks import Record
 from asyncgrpo.metrics.step_line import step_line
 
 RECENT_WINDOWS = 100  # windows that the bottleneck so far is found from
 EDGE = 5  # windows at either end whose mean reward is shown
-
-Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True)

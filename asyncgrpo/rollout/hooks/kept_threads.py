@@ -14,7 +14,7 @@ from typing import TypeAlias
 FREE_S = 10.0  # a worker between two groups keeps its threads, an idle one does not
 
 Work = Callable[[], Callable[[], None]]  # returns `deliver`, called once the thread is free
-Inbox: TypeAlias = "queue.SimpleQueue[tuple[Work, str]]"
+ThreadInbox: TypeAlias = "queue.SimpleQueue[tuple[Work, str]]"
 
 
 class KeptThreads:
@@ -22,7 +22,7 @@ class KeptThreads:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._free: list[Inbox] = []
+        self._free: list[ThreadInbox] = []
 
     def start(self, work: Work, name: str) -> None:
         """Starts `work` at once, in a free thread or a new one."""
@@ -35,7 +35,7 @@ class KeptThreads:
         inbox.put((work, name))
         threading.Thread(target=self._serve, args=(inbox,), daemon=True, name=name).start()
 
-    def _serve(self, inbox: Inbox) -> None:
+    def _serve(self, inbox: ThreadInbox) -> None:
         """Takes work from its inbox, runs it and delivers; ends after `FREE_S` without work."""
         thread = threading.current_thread()
         while True:
@@ -51,7 +51,7 @@ class KeptThreads:
             del work  # and with it the arguments of the call
             thread.name = "call-none"
 
-    def _do(self, work: Work, inbox: Inbox) -> None:
+    def _do(self, work: Work, inbox: ThreadInbox) -> None:
         deliver = work()
         with self._lock:
             self._free.append(inbox)

@@ -30,7 +30,10 @@ class Attend(Protocol):
     def __call__(
         self, query: Tensor, key: Tensor, value: Tensor, *, scaling: float, softcap: float | None
     ) -> Tensor:
-        """[1, N, H, D] from q [1, H, N, D], k and v [1, Hkv, N, D]."""
+        """The attention's output: [1, N, H, D].
+
+        Queries are [1, H, N, D], keys and values [1, Hkv, N, D].
+        """
         ...
 
 

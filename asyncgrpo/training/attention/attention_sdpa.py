@@ -47,7 +47,10 @@ class SdpaRow:
     def __call__(
         self, query: Tensor, key: Tensor, value: Tensor, *, scaling: float, softcap: float | None
     ) -> Tensor:
-        """[1, N, H, D] from q [1, H, N, D], k and v [1, Hkv, N, D]."""
+        """The attention's output: [1, N, H, D].
+
+        Queries are [1, H, N, D], keys and values [1, Hkv, N, D].
+        """
         queries = _gather(query, self.query_index).split(
             [call.num_segments * call.num_queries for call in self.calls]
         )

@@ -29,7 +29,7 @@ FEWEST_QUERIES = 2  # kernels take a longest segment of 1 for decoding, which ha
 
 
 @dataclass(frozen=True, slots=True)
-class Spans:
+class SegmentSpans:
     """The ends of segments' queries and keys, as the kernels take them."""
 
     query_ends: Tensor  # int32
@@ -46,7 +46,7 @@ class VarlenFunction(Protocol):
         q_NHD: Tensor,
         k_PHD: Tensor,
         v_PHD: Tensor,
-        spans: Spans,
+        spans: SegmentSpans,
         *,
         scaling: float,
         window: int | None,
@@ -73,13 +73,16 @@ class VarlenRow:
 
     function: VarlenFunction
     key_P: Tensor
-    spans: Spans
+    spans: SegmentSpans
     window: int | None
 
     def __call__(
         self, query: Tensor, key: Tensor, value: Tensor, *, scaling: float, softcap: float | None
     ) -> Tensor:
-        """[1, N, H, D] from q [1, H, N, D], k and v [1, Hkv, N, D]."""
+        """The attention's output: [1, N, H, D].
+
+        Queries are [1, H, N, D], keys and values [1, Hkv, N, D].
+        """
         q, k, v = (states[0].transpose(0, 1) for states in (query, key, value))
         out = self.function(
             q.contiguous(),
@@ -122,7 +125,7 @@ class VarlenBackend:
         """The row's call for a window."""
         del dtype  # there is no mask to have one
         plan = plan_varlen(row, window)
-        spans = Spans(
+        spans = SegmentSpans(
             torch.from_numpy(plan.query_ends).to(device),
             torch.from_numpy(plan.key_ends).to(device),
             max(plan.max_queries, FEWEST_QUERIES),
@@ -158,7 +161,7 @@ def _torch_attend(
     q_NHD: Tensor,
     k_PHD: Tensor,
     v_PHD: Tensor,
-    spans: Spans,
+    spans: SegmentSpans,
     *,
     scaling: float,
     window: int | None,
@@ -180,7 +183,7 @@ def _flash_attend(
     q_NHD: Tensor,
     k_PHD: Tensor,
     v_PHD: Tensor,
-    spans: Spans,
+    spans: SegmentSpans,
     *,
     scaling: float,
     window: int | None,

@@ -158,7 +158,7 @@ class Recorded:
             q,
             k,
             v,
-            attention_varlen.Spans(*ends),
+            attention_varlen.SegmentSpans(*ends),
             scaling=named.get("scale", named.get("softmax_scale")),
             window=None if left == -1 else left + 1,
             softcap=named.get("softcap") or None,
