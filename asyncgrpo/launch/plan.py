@@ -15,11 +15,11 @@ from asyncgrpo.channel.shares import Share
 from asyncgrpo.config import Config
 from asyncgrpo.config.sections.base import known
 from asyncgrpo.launch.processes.spec import ProcessSpec, Ready
+from asyncgrpo.process.title import process_title
 from asyncgrpo.server.command import cuda_visible_devices, server_command
 
 LOOPBACK = "127.0.0.1"
 ANY_ADDRESS = frozenset({"0.0.0.0", "::", ""})  # noqa: S104  # compared with, never bound
-TITLE_VARIABLE = "ASYNCGRPO_TITLE"  # in the environment: the process title
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,6 @@ def _worker(
     )
     title = _title(config, share.name)
     env = {
-        TITLE_VARIABLE: title,
         "CUDA_VISIBLE_DEVICES": "",
         "OMP_NUM_THREADS": "1",
         "PYTHONUNBUFFERED": "1",
@@ -126,7 +125,6 @@ def _trainer(
         *(("--checkpoint", str(checkpoint)) if checkpoint is not None else ()),
     )
     env = {
-        TITLE_VARIABLE: title,
         "PYTHONUNBUFFERED": "1",
         **_threads(config, machine),
         "CUDA_VISIBLE_DEVICES": cuda_visible_devices(
@@ -155,4 +153,4 @@ def _threads(config: Config, machine: Machine) -> dict[str, str]:
 
 
 def _title(config: Config, name: str) -> str:
-    return f"asyncgrpo: {name} {known(config.run.name)}"
+    return process_title(name, known(config.run.name))

@@ -14,14 +14,12 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""  # before anything may look at the devic
 
 import argparse
 import asyncio
-import faulthandler
 import logging
 import signal
 import sys
 from pathlib import Path
 from typing import Any, cast
 
-import setproctitle
 import stamina
 
 from asyncgrpo.channel.messages import Begin, Failed, Hello, Stop
@@ -31,9 +29,11 @@ from asyncgrpo.config import Config, known, load_resolved
 from asyncgrpo.errors import DataError, UserError
 from asyncgrpo.metrics.sinks import EVENTS_FILE, EventLog
 from asyncgrpo.metrics.values import Recorder
+from asyncgrpo.process.ending import run_to_the_end
+from asyncgrpo.process.log_format import start_log
+from asyncgrpo.process.title import process_title, take_title
 from asyncgrpo.records import SamplingParams
 from asyncgrpo.rollout.data.prompts import PromptSource, load_prompts
-from asyncgrpo.rollout.hooks.ending import run_to_the_end
 from asyncgrpo.rollout.hooks.threads import in_daemon_thread
 from asyncgrpo.rollout.inputs import Inputs
 from asyncgrpo.rollout.worker_loops import Link, WorkerLoops, count_retry
@@ -45,7 +45,6 @@ from asyncgrpo.server.sampling import sampling_params
 log = logging.getLogger(__name__)
 
 MEET_ATTEMPTS = 8  # over about half a minute
-LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 def main() -> None:
@@ -55,13 +54,11 @@ def main() -> None:
     parser.add_argument("--index", type=int, default=0)
     arguments = parser.parse_args()
     run_dir: Path = arguments.run_dir.resolve()
-    faulthandler.register(signal.SIGUSR1)  # the launcher asks for stacks when a process failed
-    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, stream=sys.stderr)
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # a line per request
+    start_log()
     try:
         config = load_resolved(run_dir)
         share = Share(arguments.index, config.rollout.workers)
-        setproctitle.setproctitle(f"asyncgrpo: {share.name} {config.run.name or run_dir.name}")
+        take_title(process_title(share.name, config.run.name or run_dir.name))
         asyncio.run(_until_terminated(_run(run_dir, config, share)))
     except UserError as error:
         log.error("%s", error)  # noqa: TRY400 - a user's mistake is a message, not a traceback

@@ -13,19 +13,15 @@ the same orders, so all take part in the same collectives.
 """
 
 import argparse
-import faulthandler
 import logging
-import os
 import signal
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-import setproctitle
 import torch
 import transformers
 
-from asyncgrpo.config import Config, load_resolved
+from asyncgrpo.config import Config, known, load_resolved
 from asyncgrpo.errors import CheckpointError, UserError
 from asyncgrpo.ledger.checkpoint_layout import (
     Checkpoint,
@@ -35,6 +31,9 @@ from asyncgrpo.ledger.checkpoint_layout import (
     set_aside_after,
 )
 from asyncgrpo.ledger.run_end import reached_end
+from asyncgrpo.process.ending import run_to_the_end
+from asyncgrpo.process.log_format import start_log
+from asyncgrpo.process.title import process_title, take_title
 from asyncgrpo.training.checkpoint import gather, load_optimizer
 from asyncgrpo.training.director import follow
 from asyncgrpo.training.loss.loss import LossSettings, policy_loss
@@ -71,8 +70,6 @@ from asyncgrpo.training.rank_zero import RankZero, StepOutcome, TrainingRun
 from asyncgrpo.training.timing import PhaseTimer
 
 logger = logging.getLogger(__name__)
-
-LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class Trainer:
@@ -280,7 +277,7 @@ def train(
     ranks = join_ranks(
         use_gpu=bool(config.trainer.devices), timeout_s=float(config.trainer.ddp_timeout)
     )
-    setproctitle.setproctitle(f"{_title(config)} rank {ranks.rank}")
+    take_title(f"{process_title('trainer', known(config.run.name))} rank {ranks.rank}")
     trainer = Trainer(config, ranks, checkpoint)
     if ranks.is_first:
         _lead(trainer, run_dir, checkpoint, make_publisher)
@@ -311,28 +308,22 @@ def _lead(
         rank_zero.close()
 
 
-def _title(config: Config) -> str:
-    return os.environ.get("ASYNCGRPO_TITLE", f"asyncgrpo: trainer {config.run.name}")
-
-
-def main() -> None:
-    """Runs one trainer process."""
+def main() -> int:
+    """Runs one trainer process; its exit code."""
     parser = argparse.ArgumentParser(prog="python -m asyncgrpo.training.trainer")
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--checkpoint", type=int, metavar="STEP", help="default: the newest")
     arguments = parser.parse_args()
-    sys.exit(run(arguments.run_dir.resolve(), arguments.checkpoint))
+    return run(arguments.run_dir.resolve(), arguments.checkpoint)
 
 
 def run(
     run_dir: Path, step: int | None = None, make_publisher: MakePublisher = make_publisher
 ) -> int:
     """Runs `train` and returns the exit code; a user's mistake is a message, no traceback."""
-    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, stream=sys.stderr)
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # a line per request
+    start_log()
     transformers.logging.disable_progress_bar()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher acts on Ctrl-C
-    faulthandler.register(signal.SIGUSR1, all_threads=True)  # stacks for a crash bundle
     try:
         train(run_dir, step, make_publisher)
     except UserError as error:
@@ -351,4 +342,4 @@ def run(
 
 
 if __name__ == "__main__":
-    main()
+    run_to_the_end(main)

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from asyncgrpo.packing.row import build_row
+from asyncgrpo.process.ending import run_to_the_end
 from asyncgrpo.sync.tensors import full_tensors
 from asyncgrpo.training.loss.loss import LossSettings, policy_loss
 from asyncgrpo.training.model.model import load_policy
@@ -62,7 +63,11 @@ def run(out: Path, model: Path, compute: torch.dtype | None, ranks: Ranks) -> No
         out.with_suffix(".json").write_text(json.dumps(shapes))
 
 
-if __name__ == "__main__":
+def main() -> None:
     joined = join_ranks(use_gpu=False, timeout_s=200)
     run(Path(sys.argv[1]), Path(sys.argv[2]), getattr(torch, sys.argv[3], None), joined)
     leave_ranks()
+
+
+if __name__ == "__main__":
+    run_to_the_end(main)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from asyncgrpo.config import Config
 from asyncgrpo.metrics.values import Aggregates
+from asyncgrpo.process.ending import run_to_the_end
 from asyncgrpo.sync.base import PublishReport, Snapshot
 from asyncgrpo.training import trainer
 from asyncgrpo.training.model.model import Policy
@@ -43,4 +44,4 @@ class CountingPublisher:
 
 if __name__ == "__main__":
     step = int(os.environ["CHECKPOINT"]) if "CHECKPOINT" in os.environ else None
-    sys.exit(trainer.run(Path(sys.argv[1]), step, CountingPublisher))
+    run_to_the_end(lambda: trainer.run(Path(sys.argv[1]), step, CountingPublisher))

@@ -17,6 +17,7 @@ from asyncgrpo.config import Config
 from asyncgrpo.ledger.checkpoint_layout import Checkpoint, TrainerState, open_checkpoint
 from asyncgrpo.ledger.states import Ledger
 from asyncgrpo.packing.row import build_row
+from asyncgrpo.process.ending import run_to_the_end
 from asyncgrpo.records import Row
 from asyncgrpo.training.checkpoint import gather, write_checkpoint
 from asyncgrpo.training.orders import Train
@@ -118,4 +119,4 @@ def main(run_dir: Path, model: Path, other: Path | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
+    run_to_the_end(lambda: main(*map(Path, sys.argv[1:])))

@@ -8,6 +8,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from asyncgrpo.process.log_format import ERROR_START
+
 TAIL_BYTES = 64 * 1024
 FAILURE_LINES = 15
 
@@ -23,10 +25,8 @@ TORCHRUN_EPILOGUE = re.compile(r"^[EW]\d{4} .*torch/distributed/elastic/")
 SIGNALLED = re.compile(r"traceback : Signal \d+ \((?!SIGTERM)(SIG\w+)\) received by PID (\d+)")
 # Lines that libraries log at every end of a process, whatever its cause.
 PARTING = re.compile(r"nanobind: |^ - (leaked|\.\.\. skipped) |resource_tracker")
-OUR_MESSAGE = re.compile(
-    r"^(error: |\S+\.py: error: |\d{4}-\d\d-\d\d [\d:,]+ ERROR (asyncgrpo|__main__))"
-)
-TIMESTAMP = re.compile(r"^\d{4}-\d\d-\d\d [\d:,]+ ERROR \S+: ")
+OUR_MESSAGE = re.compile(rf"^(error: |\S+\.py: error: |{ERROR_START}(asyncgrpo|__main__))")
+TIMESTAMP = re.compile(rf"^{ERROR_START}\S+: ")
 # The last line of vLLM's server only says that the engine failed; the engine's error is far above.
 POINTS_ABOVE = "See root cause above"
 ROOT_CAUSE = re.compile(r"\b[A-Z]\w*(Error|Exception): ")

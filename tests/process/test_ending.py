@@ -1,9 +1,13 @@
 """The end of a process: the steps that still run, and those that must not."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+ROOT = Path(__file__).parents[2]
 
 
 def ended(body: str) -> tuple[int, str, str]:
@@ -11,7 +15,7 @@ def ended(body: str) -> tuple[int, str, str]:
     indented = "".join(f"    {line}\n" for line in body.splitlines())
     code = (
         "import atexit, concurrent.futures, sys, threading, time\n"
-        "from asyncgrpo.rollout.hooks.ending import run_to_the_end\n"
+        "from asyncgrpo.process.ending import run_to_the_end\n"
         f"def main():\n{indented}"
         "run_to_the_end(main)\n"
     )
@@ -26,6 +30,8 @@ def ended(body: str) -> tuple[int, str, str]:
         ("pass", 0, ""),
         ("sys.exit(3)", 3, ""),
         ("sys.exit()", 0, ""),
+        ("sys.exit('a message')", 1, "a message"),
+        ("return 4", 4, ""),
         ("1 / 0", 1, "ZeroDivisionError: division by zero"),
     ],
 )
@@ -44,3 +50,16 @@ def test_what_waits_for_the_end_is_done():
     )
     assert (code, errors) == (0, "")
     assert out.split("\n") == ["printed", "thread", "at exit", ""]
+
+
+def test_a_thread_of_gloos_that_still_asks_for_the_interpreter_aborts_no_rank(tmp_path: Path):
+    """Such an end aborts where the interpreter is taken apart: `last_collective FLAGS plainly`."""
+    flags = tmp_path / "flags"
+    flags.write_bytes(bytes(2))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", "2", "-m", "tests.process.last_collective", str(flags)]
+    done = subprocess.run(
+        command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
