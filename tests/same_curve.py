@@ -68,7 +68,9 @@ def curve(steps: int) -> list[Mapping[str, float]]:
             check=False,
         )
         if done.returncode != 0:
-            raise RuntimeError(f"the run ended with {done.returncode}:\n{(done.stdout + done.stderr)[-3000:]}")
+            raise RuntimeError(
+                f"the run ended with {done.returncode}:\n{(done.stdout + done.stderr)[-3000:]}"
+            )
         lines = (folder / "run" / "metrics.jsonl").read_text().splitlines()
     return [_untimed(json.loads(line)) for line in lines]
 

@@ -22,7 +22,6 @@ from pathlib import Path
 
 import psutil
 
-from asyncgrpo.launch.machine import free_port
 from tests.bench.figure import Figure
 
 STEPS = 1000
@@ -35,7 +34,9 @@ STARTERS = ("torch.distributed.run", "launch/guard.py")  # named with what they 
 SERVER = """
 import sys
 from tests.fake_vllm import FakeServer, FakeState
-FakeServer(FakeState(model=sys.argv[1], vocab_size=320), port=int(sys.argv[2])).serve()
+server = FakeServer(FakeState(model=sys.argv[1], vocab_size=320))
+print(server.url, flush=True)  # it listens already
+server.serve()
 """
 REWARD = '''
 def parity(completion_ids, **columns):
@@ -76,7 +77,7 @@ def measure(steps: int = STEPS) -> list[Figure]:
 
 
 def watch_run(steps: int) -> dict[str, Memory]:
-    """Run `steps` steps against the fake server and watch the processes.
+    """Run against the fake server, and watch the processes until `steps` steps are taken.
 
     Raises RuntimeError where the run fails.
     """
@@ -92,7 +93,7 @@ def watch_run(steps: int) -> dict[str, Memory]:
                 command, cwd=ROOT, stdout=output, stderr=output, env=os.environ | _ONE_THREAD
             )
         try:
-            watched = _watch(run, run_dir / "metrics.jsonl")
+            watched = _watch(run, run_dir / "metrics.jsonl", steps)
         finally:
             if run.poll() is None:
                 run.send_signal(signal.SIGINT)
@@ -111,19 +112,21 @@ def _arguments(url: str, run_dir: Path, steps: int) -> Sequence[str]:
         f"run.dir={run_dir}",
         f"server.urls=[{url}]",
         "sync.attest=false",  # the fake has a rule instead of these weights
-        f"trainer.max_steps={steps}",
+        f"trainer.max_steps={100 * steps}",  # it goes on until it is looked at for the last time
         "trainer.token_budget=256",
         f"checkpoint.save_steps={max(steps // 10, 1)}",
         "checkpoint.save_total_limit=2",
     )
 
 
-def _watch(run: subprocess.Popen[bytes], metrics: Path) -> dict[str, Memory]:
+def _watch(run: subprocess.Popen[bytes], metrics: Path, steps: int) -> dict[str, Memory]:
+    """The processes from the first step to `steps` or a little more; the run goes on."""
     watched = {name: Memory() for name in PROGRAMS}
-    while run.poll() is None:
+    step = 0
+    while run.poll() is None and step < steps:
         time.sleep(POLL_S)
         step = _last_step(metrics)
-        if step is None:
+        if not step:
             continue
         for name, size in _sizes(run.pid).items():
             watched[name].steps.append(step)
@@ -131,12 +134,13 @@ def _watch(run: subprocess.Popen[bytes], metrics: Path) -> dict[str, Memory]:
     return watched
 
 
-def _last_step(metrics: Path) -> int | None:
+def _last_step(metrics: Path) -> int:
+    """0 before the first."""
     try:
         lines = metrics.read_bytes().split(b"\n")[:-1]  # the last may be under way
     except OSError:
-        return None
-    return int(json.loads(lines[-1])["step"]) if lines else None
+        return 0
+    return int(json.loads(lines[-1])["step"]) if lines else 0
 
 
 def _sizes(launcher: int) -> dict[str, int]:
@@ -153,11 +157,10 @@ def _sizes(launcher: int) -> dict[str, int]:
 
 @contextlib.contextmanager
 def _fake_server() -> Generator[str]:
-    port = free_port("127.0.0.1")
-    model = str(ROOT / "tests" / "assets" / "sums-model")
-    server = subprocess.Popen([sys.executable, "-c", SERVER, model, str(port)], cwd=ROOT)
-    try:
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.terminate()
-        server.wait()
+    command = [sys.executable, "-c", SERVER, str(ROOT / "tests" / "assets" / "sums-model")]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        try:
+            yield server.stdout.readline().strip()
+        finally:
+            server.terminate()

@@ -3,11 +3,11 @@
 import asyncio
 import stat
 import threading
-import time
 from pathlib import Path
 
 import pytest
 import zmq
+from zmq.utils.monitor import recv_monitor_message
 
 from asyncgrpo.channel.codec import FrameError, decode_to_worker, encode
 from asyncgrpo.channel.messages import Hello, Progress, Stop, StopRequested
@@ -16,11 +16,11 @@ from asyncgrpo.errors import RunError
 
 
 def receive(link: TrainerLink):
-    for _ in range(100):
+    for _ in range(600):
         received = link.receive(timeout=0.1)
         if received is not None:
             return received
-    raise AssertionError("nothing arrived within 10 s")
+    raise AssertionError("nothing arrived within 60 s")
 
 
 @pytest.fixture
@@ -60,9 +60,7 @@ def test_another_thread_wakes_the_receiver_to_send(tmp_path: Path, trainer: Trai
         dealer.send(encode(Hello(0, 1, 10)))
         sender, _ = receive(trainer)
         threading.Timer(0.2, lambda: trainer.send(sender, Stop())).start()
-        started = time.monotonic()
-        assert trainer.receive(timeout=30) is None
-        assert time.monotonic() - started < 10
+        assert trainer.receive(timeout=3600) is None  # far longer than a test may take
         assert decode_to_worker(dealer.recv()) == Stop()
 
 
@@ -108,6 +106,7 @@ def test_garbage_is_an_error_and_the_link_goes_on(tmp_path: Path, trainer: Train
 def test_a_link_outlives_a_trainer_that_comes_back(tmp_path: Path):
     async def worker_says_hello_twice() -> None:
         worker = WorkerLink(link_address(tmp_path))
+        lost = worker._dealer.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         for number in range(2):
             trainer = TrainerLink(tmp_path)
             sending = worker.send(Hello(number, 1, 10))
@@ -115,7 +114,9 @@ def test_a_link_outlives_a_trainer_that_comes_back(tmp_path: Path):
             _, message = await asyncio.to_thread(receive, trainer)
             assert message == Hello(number, 1, 10)
             trainer.close()
-            await asyncio.sleep(0.3)  # the dealer notices and reconnects
+            await recv_monitor_message(lost)  # what is sent to the old one is lost
+        worker._dealer.disable_monitor()
+        lost.close(0)
         worker.close()
 
     asyncio.run(worker_says_hello_twice())

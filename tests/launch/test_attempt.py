@@ -186,16 +186,13 @@ async def test_a_run_ends_when_all_its_workers_have_closed(attempt):
 
 
 async def test_a_worker_that_dies_after_one_that_failed_is_not_blamed(attempt):
-    trainer = (
-        "import os, sys\nfrom pathlib import Path\n"
-        "(Path(sys.argv[1]) / 'pid.new').write_text(str(os.getpid()))\n"
-        "(Path(sys.argv[1]) / 'pid.new').rename(Path(sys.argv[1]) / 'pid')\n"
-        "sys.exit('error: disk full')"
-    )
-    worker = (  # a second after the trainer is gone
-        "import sys, time\nfrom pathlib import Path\npid = Path(sys.argv[1]) / 'pid'\n"
-        "while not pid.exists() or Path('/proc', pid.read_text()).exists(): time.sleep(0.05)\n"
-        "time.sleep(1); raise SystemExit(1)"
+    trainer = "import sys; sys.exit('error: disk full')"
+    worker = (  # once the launcher has noticed that the trainer is gone
+        "import signal, sys, time\nfrom pathlib import Path\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "events = Path(sys.argv[1]) / 'events.jsonl'\n"
+        "while 'process_ended' not in events.read_text(): time.sleep(0.05)\n"
+        "raise SystemExit(1)"
     )
     a = attempt(worker=worker, trainer=trainer)
     with pytest.raises(RunError, match="trainer exited with status 1"):

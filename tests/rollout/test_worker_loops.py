@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import time
 from pathlib import Path
 
 import numpy as np
@@ -62,7 +63,7 @@ def data_path(tmp_path):
     return write_prompts(tmp_path / "prompts.jsonl", 10)
 
 
-async def wait_for(condition, *, within=20.0):
+async def wait_for(condition, *, within=120.0):
     async with asyncio.timeout(within):
         while not condition():  # noqa: ASYNC110 - what is waited for cannot notify
             await asyncio.sleep(0.005)
@@ -183,14 +184,15 @@ async def test_the_allowance_binds_and_progress_lifts_it(server, tmp_path):
     await asyncio.sleep(0.3)
     stalled = sum_tokens(trainer)
     assert 130 <= stalled < 130 + 2 * G * 12
-    requests = len(server.state.requests)
+    requests, start = len(server.state.requests), time.monotonic()
     await asyncio.sleep(0.3)
     assert len(server.state.requests) == requests
+    waited_s = time.monotonic() - start
     trainer.tell(Progress(1, allowance_tokens=130, consumed_tokens=stalled))
     await wait_for(lambda: sum_tokens(trainer) > stalled)
     trainer.tell(Progress(2, allowance_tokens=10**9, consumed_tokens=stalled))
     await task
-    assert trainer.metrics["rollout/backpressure_s"].high >= 0.5
+    assert trainer.metrics["rollout/backpressure_s"].high >= waited_s
 
 
 def sum_tokens(trainer):
@@ -539,7 +541,7 @@ async def test_stop_ends_a_run_in_the_middle(server, data_path):
     task = asyncio.ensure_future(run(server, cfg, trainer, within=60.0))
     await wait_for(lambda: server.state.running == G)
     trainer.tell(Stop())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         await task
     assert not trainer.resolved
 

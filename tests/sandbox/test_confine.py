@@ -5,7 +5,6 @@ A program says on stdout what it managed to do; `stdout` is all that comes out o
 
 import os
 import socket
-import time
 from pathlib import Path
 
 import pytest
@@ -170,10 +169,8 @@ print("made", made)
 
 
 async def test_a_loop_that_never_ends_is_ended_by_its_cpu_time(sandbox):
-    start = time.monotonic()
-    run = await ran(sandbox, "while True: pass", SandboxLimits(seconds=30.0, cpu_seconds=1.0))
-    assert run.status == "failed"
-    assert time.monotonic() - start < 25
+    run = await ran(sandbox, "while True: pass", SandboxLimits(seconds=600.0, cpu_seconds=1.0))
+    assert run.status == "failed"  # "timeout", were it ended by the clock
 
 
 async def test_one_that_sleeps_is_ended_by_the_clock_even_if_it_catches_everything(sandbox):

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import psutil
@@ -116,19 +115,24 @@ def test_nothing_is_left_behind_when_the_worker_is_killed():
 @confined
 async def test_checks_run_side_by_side_up_to_the_bound():
     sandbox = Sandbox(at_once=2)
-    most, done = 0, threading.Event()
+    most, seen = 0, set()
+    tasks = [asyncio.ensure_future(sandbox.run(SLEEPS, [""], ENDLESS)) for _ in range(5)]
 
-    async def watch():
+    def two_run():
         nonlocal most
-        while not done.is_set():
-            most = max(most, len(programs(sandbox)))
-            await asyncio.sleep(0.02)
+        running = {program.pid for program in programs(sandbox)}
+        most = max(most, len(running))
+        seen.update(running)
+        return len(running) == 2
 
-    watching = asyncio.ensure_future(watch())
-    code = "import time\ntime.sleep(1)"
-    await asyncio.gather(*(sandbox.run(code, [""], ENDLESS) for _ in range(5)))
-    done.set()
-    await watching
+    for task in tasks[:3]:  # one more comes for each that ends
+        await until(two_run)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    await until(lambda: two_run() and len(seen) == 5)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
     sandbox.close()
     assert most == 2
 

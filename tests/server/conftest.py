@@ -1,5 +1,6 @@
 """A resolved configuration, a fake server, and a client of it."""
 
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -35,6 +36,15 @@ def _make_config(tmp_path: Path) -> MakeConfig:
         return resolve(loaded, Facts(recipe_name="test", working_dir=str(tmp_path))).config
 
     return make
+
+
+@pytest.fixture
+def silent_port() -> Iterator[int]:
+    """A port where nobody listens, kept from everybody but a fake server given this number."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
 
 
 @pytest.fixture(name="fake")

@@ -103,7 +103,7 @@ class ScriptedWorker:
     @property
     def stopped(self) -> bool:
         """Whether Stop came; a trainer that has ended may have sent it a moment ago."""
-        return self._stopped.wait(20)
+        return self._stopped.wait(120)
 
     async def _run(self) -> None:
         import os

@@ -44,7 +44,7 @@ async def test_what_would_end_a_process_or_a_task_is_an_error_of_that_call_alone
     async def lives():
         return 7
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         assert await call_hook(lives) == 7
 
 
@@ -64,7 +64,7 @@ async def test_a_call_on_the_hook_loop_that_nobody_waits_for_is_cancelled():
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         await ended.wait()
 
 
@@ -84,14 +84,14 @@ async def test_a_call_nobody_waits_for_any_more_is_left_behind():
     release, ended = threading.Event(), threading.Event()
 
     def waits():
-        release.wait(20)
+        release.wait(120)
         ended.set()
 
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
             await in_daemon_thread(waits)
     release.set()
-    await asyncio.to_thread(ended.wait, 20)
+    await asyncio.to_thread(ended.wait, 120)
     await asyncio.sleep(0.1)  # its late result must not disturb the loop
 
 
@@ -161,7 +161,7 @@ async def test_a_free_thread_is_used_again_and_a_hung_one_holds_up_nobody():
     assert len(again) <= 2  # one may still be handing over what the other's caller got
     released = threading.Event()
     hung = [asyncio.ensure_future(in_daemon_thread(released.wait)) for _ in range(20)]
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         assert await in_daemon_thread(lambda: 7) == 7
     released.set()
     assert await asyncio.gather(*hung) == [True] * 20
@@ -177,5 +177,5 @@ async def test_a_free_thread_keeps_nothing_of_its_last_call():
     assert await in_daemon_thread(lambda given: given is not None, held)
     del held
     await in_daemon_thread(lambda: None)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         await gone.wait()

@@ -196,21 +196,22 @@ async def test_exceptions_are_named_also_timeouts_of_the_functions_own():
 
 
 async def test_one_failure_ends_the_other_functions():
-    ended = threading.Event()
+    begun, ended = asyncio.Event(), threading.Event()
 
     async def slow(completions, **kwargs):
+        begun.set()
         try:
-            await asyncio.sleep(60)
+            await asyncio.sleep(3600)
         finally:
             ended.set()
 
     async def raises(completions, **kwargs):
-        await asyncio.sleep(0.01)
+        await begun.wait()
         raise KeyError("x")
 
     with pytest.raises(HookError, match="`raises`"):
         await score_group([reward(slow), reward(raises)], group("a"))
-    assert await asyncio.to_thread(ended.wait, 20)
+    assert await asyncio.to_thread(ended.wait, 120)
 
 
 def test_two_rewards_of_one_name_are_refused():
