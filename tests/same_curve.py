@@ -1,4 +1,4 @@
-"""The learning curve of the demo against the fake server: the same to the last bit at every run.
+"""The demo's learning curve against the fake server, the same at every run.
 
     python -m tests.same_curve [--steps 30]     a loss per step, then one hash over all of them
 
@@ -37,7 +37,7 @@ OF_THE_WORKER = ("completions/", "env/", "ledger/", "reward", "rollout/", "tools
 
 
 def curve(steps: int) -> list[Mapping[str, float]]:
-    """The windows of a run of `steps` steps, a step each, without what the clock decides.
+    """The windows of a run, a step each, without what the clock decides.
 
     Raises RuntimeError where the run fails.
     """

@@ -1,1 +1,1 @@
-"""The start and the end of every process of ours: its log, its title, its way out."""
+"""The log, the title and the end of every process of ours."""

@@ -13,5 +13,5 @@ def process_title(name: str, run: str) -> str:
 
 
 def take_title(title: str) -> None:
-    """Show this process under `title`."""
+    """Shows this process under `title`."""
     setproctitle.setproctitle(title)

@@ -1,4 +1,6 @@
-"""A rank that ends while gloo's thread asks for the interpreter: run under torchrun by test_ending.
+"""A rank that ends while gloo's thread asks for the interpreter.
+
+Run under torchrun by test_ending.py.
 
 FLAGS [plainly]      a file of two bytes; `plainly` = end as Python does, which aborts
 

@@ -1,4 +1,4 @@
-"""A line of the log, as it is written and as the launcher reads it back."""
+"""A line of the log, as written and as read back by the launcher."""
 
 import subprocess
 import sys
