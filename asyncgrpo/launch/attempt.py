@@ -30,7 +30,7 @@ from asyncgrpo.launch.processes.interrupts import Interrupts
 from asyncgrpo.launch.processes.process import Exit, Process
 from asyncgrpo.launch.processes.readiness import require, served_context, wait_for_servers
 from asyncgrpo.launch.processes.spec import ProcessSpec
-from asyncgrpo.launch.processes.supervisor import Interrupted, ProcessEnded, Supervisor
+from asyncgrpo.launch.processes.supervisor import Interrupted, ProcessEnded, Supervisor, in_order
 from asyncgrpo.launch.run_dir import RunDirectory
 from asyncgrpo.launch.view.follow import Follower
 from asyncgrpo.launch.view.view import View
@@ -169,9 +169,9 @@ class Attempt:
         waiting = {trainer.exited, *(worker.exited for worker in self._workers)}
         while trainer.exited in waiting:
             done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            for exited in done:
-                if exited.result().failed:
-                    raise ProcessEnded(exited.result())
+            for exit_ in in_order(done):
+                if exit_.failed:
+                    raise ProcessEnded(exit_)
 
     async def _wait_for_workers(self) -> None:
         """Wait until the workers have closed: their last events belong to the run.

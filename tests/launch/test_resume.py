@@ -71,7 +71,7 @@ def ask(monkeypatch: pytest.MonkeyPatch, capsys, caplog):
 
     def launcher(run: Path, step: int | None) -> list[str]:
         monkeypatch.setattr(commands, "prepare", lambda loaded: None)
-        monkeypatch.setattr(commands, "_see_through", lambda *_: True)
+        monkeypatch.setattr(commands, "_train_to_the_end", lambda *_: True)
         commands.resume(run, [], checkpoint=step)
         told = capsys.readouterr()
         return [told.out.split()[-1], *told.err.replace("warning: ", "").splitlines()]

@@ -11,7 +11,8 @@ import contextlib
 import os
 import signal
 import sys
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from asyncgrpo.launch.processes import guard
@@ -26,6 +27,7 @@ class Exit:
 
     name: str
     code: int  # negative = the signal that ended it
+    at: float = field(default=0.0, compare=False)  # by the launcher's monotonic clock
 
     @property
     def failed(self) -> bool:
@@ -104,7 +106,7 @@ class Process:
     async def _wait(self) -> Exit:
         code = await self._process.wait()
         self._signal_group(signal.SIGKILL)  # what a killed guard may have left
-        return Exit(self.spec.name, code)
+        return Exit(self.spec.name, code, time.monotonic())
 
     def _signal(self, number: signal.Signals) -> None:
         if self.running:

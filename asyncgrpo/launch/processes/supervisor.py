@@ -10,7 +10,7 @@ noticed at once, even while others are awaited.
 """
 
 import asyncio
-from collections.abc import Collection, Coroutine
+from collections.abc import Collection, Coroutine, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -81,9 +81,8 @@ class Supervisor:
             )
             if task.done():
                 return task.result()
-            for process in watched:
-                if process.exited.done():
-                    raise ProcessEnded(process.exited.result())
+            if ended := in_order(process.exited for process in watched if process.exited.done()):
+                raise ProcessEnded(ended[0])
             raise Interrupted
         finally:
             await _cancel(task, finish)
@@ -107,6 +106,11 @@ class Supervisor:
             self._events.write(
                 "process_ended", name=exited.result().name, code=exited.result().code
             )
+
+
+def in_order(exited: "Iterable[asyncio.Task[Exit]]") -> list[Exit]:
+    """The exits of processes that have ended, the earliest first: it is the one to blame."""
+    return sorted((task.result() for task in exited), key=lambda exit_: exit_.at)
 
 
 async def _cancel(*tasks: "asyncio.Task[Any]") -> None:
