@@ -20,6 +20,15 @@ from asyncgrpo.server.command import cuda_visible_devices, server_command
 
 LOOPBACK = "127.0.0.1"
 ANY_ADDRESS = frozenset({"0.0.0.0", "::", ""})  # noqa: S104  # compared with, never bound
+# The variables that torchrun sets, for one rank: torchrun itself would take seconds and 230 MB.
+ALONE = {
+    "RANK": "0",
+    "LOCAL_RANK": "0",
+    "WORLD_SIZE": "1",
+    "LOCAL_WORLD_SIZE": "1",
+    "MASTER_ADDR": LOOPBACK,
+    "MASTER_PORT": "0",  # 0 = a free port
+}
 
 
 @dataclass(frozen=True)
@@ -116,16 +125,17 @@ def _trainer(
     needs: tuple[str, ...],
 ) -> ProcessSpec:
     title = _title(config, "trainer")
+    ranks = known(config.trainer.nproc_per_node)
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks))
     argv = (
         machine.python,
-        "-m",
-        "torch.distributed.run",
-        *("--standalone", "--nproc-per-node", str(known(config.trainer.nproc_per_node))),
+        *(torchrun if ranks > 1 else ()),
         *("-m", "asyncgrpo.training.trainer", str(run_dir)),
         *(("--checkpoint", str(checkpoint)) if checkpoint is not None else ()),
     )
     env = {
         "PYTHONUNBUFFERED": "1",
+        **(ALONE if ranks == 1 else {}),
         **_threads(config, machine),
         "CUDA_VISIBLE_DEVICES": cuda_visible_devices(
             known(config.trainer.devices), machine.environ

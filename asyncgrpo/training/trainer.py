@@ -1,6 +1,7 @@
 """The trainer process: samples to steps to served weights.
 
     torchrun --nproc-per-node R -m asyncgrpo.training.trainer RUN_DIR [--checkpoint STEP]
+                                                                 R = 1: without torchrun
 
     load -> resume -> publish -> attest -> Begin to the worker ->
 

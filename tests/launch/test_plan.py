@@ -33,14 +33,17 @@ def test_the_order_is_server_worker_trainer():
 def test_worker_and_trainer_get_the_run_directory_alone():
     worker, trainer = plan_training(configuration(), TWO_CORES, RUN)
     assert worker.argv[-3:] == ("-m", "asyncgrpo.rollout.worker", str(RUN))
-    assert trainer.argv[1:6] == (
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "1",
-    )
-    assert trainer.argv[-2:] == ("asyncgrpo.training.trainer", str(RUN))
+    assert trainer.argv[1:] == ("-m", "asyncgrpo.training.trainer", str(RUN))
+
+
+def test_torchrun_starts_several_ranks_and_a_single_one_needs_its_variables_alone():
+    config = configuration(trainer={"nproc_per_node": 2})
+    _, two = plan_training(config, TWO_CORES, RUN)
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    assert two.argv[1:] == (*torchrun, "-m", "asyncgrpo.training.trainer", str(RUN))
+    assert "RANK" not in two.env
+    _, one = plan_training(configuration(), TWO_CORES, RUN)
+    assert (one.env["RANK"], one.env["WORLD_SIZE"]) == ("0", "1")
 
 
 def test_several_workers_are_told_apart():
