@@ -4,10 +4,14 @@ pytest                                  the same examples each time
 pytest --hypothesis-profile=search      new ones, and many
 """
 
+import gc
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+# What is imported stays, and to look for garbage in it while it grows takes seconds.
+gc.disable()
 
 # A clock fails on a busy machine, and an example that nobody has met fails whoever comes next.
 settings.register_profile(
@@ -42,6 +46,10 @@ LONGEST = (
     "rollout/test_worker_loops.py",
     "rollout/test_worker_loops_tools.py",
 )
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -9,6 +9,7 @@ tests/end_to_end, which uses none of this.
 """
 
 import ctypes
+import gc
 import json
 import os
 import runpy
@@ -193,8 +194,11 @@ def _become(order: dict[str, Any]) -> None:
 
 def main() -> None:
     connection = socket.socket(fileno=int(sys.argv[1]))
+    gc.disable()
     for name in sys.argv[2:]:
         __import__(name)
+    gc.freeze()  # a child that looked through all of it would also copy its pages
+    gc.enable()
     order = _serve(connection)
     connection.close()
     if order is not None:
