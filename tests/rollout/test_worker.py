@@ -96,7 +96,7 @@ def test_a_mistake_in_the_recipe_is_one_message_to_the_trainer_and_the_log(run_d
 
 @pytest.mark.parametrize("reward", ["hangs", "counts_in_native_code"])
 def test_a_hung_reward_neither_keeps_the_process_alive_nor_aborts_it(run_dir, server, link, reward):
-    source = {"path": f"{HOOKS}:{reward}", "timeout_s": 0.1 if reward == "hangs" else 10.0}
+    source = {"path": f"{HOOKS}:{reward}", "timeout_s": 0.1 if reward == "hangs" else 2.0}
     prepare(run_dir, server, source, rollout={"failure_budget": 0.0})
     process = start(run_dir)
     worker, _ = hear(link, Hello)[-1]
