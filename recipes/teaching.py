@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.nn.functional import cross_entropy
@@ -16,6 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import (
     GenerationConfig,
     PreTrainedModel,
+    PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
     Qwen3Config,
     Qwen3ForCausalLM,
@@ -72,15 +74,35 @@ def new_model(shape: Shape, tokenizer: PreTrainedTokenizerFast, context: int) ->
         intermediate_size=shape.feed_forward,
         max_position_embeddings=context,
         tie_word_embeddings=True,
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id,
         bos_token_id=None,
+        **special_ids(tokenizer),
     )
     model = Qwen3ForCausalLM(config)
-    model.generation_config = GenerationConfig(
-        eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id
-    )
+    model.generation_config = GenerationConfig(**special_ids(tokenizer))
     return model
+
+
+def special_ids(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+    """The ids that pad and end a text, as configurations and `generate` take them."""
+    return {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
+
+
+@torch.no_grad()
+def sample(
+    model: Any, prompts: torch.Tensor, mask: torch.Tensor, most_tokens: int, **ids: int
+) -> list[list[int]]:
+    """One reply at temperature 1 per prompt; the prompts are padded on the left."""
+    outputs = model.generate(
+        input_ids=prompts,
+        attention_mask=mask,
+        do_sample=True,
+        temperature=1.0,
+        top_k=0,
+        top_p=1.0,
+        max_new_tokens=most_tokens,
+        **ids,
+    )
+    return outputs[:, prompts.shape[1] :].tolist()
 
 
 def train(model: PreTrainedModel, phase: Phase, draw: Draw) -> None:

@@ -42,12 +42,14 @@ def prompt_ids(tokenizer: PreTrainedTokenizerBase, numbers: Sum) -> list[int]:
     text = tokenizer.apply_chat_template(
         question(numbers), add_generation_prompt=True, tokenize=False
     )
+    assert isinstance(text, str)
     return tokenizer.encode(text, add_special_tokens=False)
 
 
 def completion_ids(tokenizer: PreTrainedTokenizerBase, answer: int) -> list[int]:
     """Render the answer with the eos token that ends it."""
-    return [*tokenizer.encode(boxed(answer), add_special_tokens=False), tokenizer.eos_token_id]
+    eos_id = teaching.special_ids(tokenizer)["eos_token_id"]
+    return [*tokenizer.encode(boxed(answer), add_special_tokens=False), eos_id]
 
 
 def example(tokenizer: PreTrainedTokenizerBase, numbers: Sum, answer: int) -> Example:
@@ -67,27 +69,16 @@ def train(pupil: Pupil, phase: Phase) -> None:
     teaching.train(pupil.model, phase, draw)
 
 
-@torch.no_grad()
 def sampled_pass_rate(pupil: Pupil, count: int) -> float:
     """The share of right answers that end: one sampled at temperature 1 per sum."""
-    model, tokenizer = pupil.model, pupil.tokenizer
+    tokenizer, ids = pupil.tokenizer, teaching.special_ids(pupil.tokenizer)
     right = 0
     for start in range(0, count, SAMPLE_BATCH):
         batch = pupil.rng.choices(pupil.sums, k=min(SAMPLE_BATCH, count - start))
         prompts = _left_padded(tokenizer, [prompt_ids(tokenizer, numbers) for numbers in batch])
         wanted = [completion_ids(tokenizer, numbers.a + numbers.b) for numbers in batch]
-        outputs = model.generate(
-            input_ids=prompts,
-            attention_mask=(prompts != tokenizer.pad_token_id).long(),
-            do_sample=True,
-            temperature=1.0,
-            top_k=0,
-            top_p=1.0,
-            max_new_tokens=max(map(len, wanted)),
-            pad_token_id=tokenizer.pad_token_id,
-            eos_token_id=tokenizer.eos_token_id,
-        )
-        answers = outputs[:, prompts.shape[1] :].tolist()
+        mask = (prompts != ids["pad_token_id"]).long()
+        answers = teaching.sample(pupil.model, prompts, mask, max(map(len, wanted)), **ids)
         right += sum(given[: len(ids)] == ids for given, ids in zip(answers, wanted, strict=True))
     return right / count
 

