@@ -10,7 +10,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from asyncgrpo.channel.codec import FrameError, decode_to_worker, encode
-from asyncgrpo.channel.messages import Hello, Progress, Stop, StopRequested
+from asyncgrpo.channel.messages import Hello, Progress, Stop, StopRequested, ToWorker
 from asyncgrpo.channel.sockets import TrainerLink, WorkerLink, link_address, request_stop
 from asyncgrpo.errors import RunError
 
@@ -30,7 +30,7 @@ def trainer(tmp_path: Path):
     link.close()
 
 
-async def echo_worker(address: str) -> list[object]:
+async def echo_worker(address: str) -> list[ToWorker]:
     worker = WorkerLink(address)
     await worker.send(Hello(0, 1, 10))
     answers = [await worker.receive() for _ in range(2)]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncgrpo.config import Config, Facts, derive, local_facts, resolve
+from asyncgrpo.config import Config, Facts, derive, known, local_facts, resolve
 from asyncgrpo.config.derive import keys_derived
 from asyncgrpo.config.facts import has_delta_net, kv_bytes_per_token
 from asyncgrpo.errors import ConfigError
@@ -98,11 +98,11 @@ def test_adapters_are_synced_as_such_where_servers_load_them(peft, backend, reas
 
 def test_half_precision_is_attested_less_tightly():
     tolerances = [
-        derived(**sections).sync.attest_tolerance
-        for sections in (
-            {"server": {"dtype": "float32"}},
-            {"trainer": {"fp16": True}},
-            {"server": {"dtype": "bfloat16"}},
+        known(config.sync.attest_tolerance)
+        for config in (
+            derived(server={"dtype": "float32"}),
+            derived(trainer={"fp16": True}),
+            derived(server={"dtype": "bfloat16"}),
         )
     ]
     assert tolerances == sorted(set(tolerances))

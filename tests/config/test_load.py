@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncgrpo.config import Config, load_recipe
+from asyncgrpo.config.describe import sections_at
 from asyncgrpo.errors import ConfigError
 from tests.config.recipe_files import VALID, load, write
 
@@ -208,7 +209,12 @@ values = st.recursive(
 )
 sections = [name for name, info in Config.model_fields.items()]
 keys = sorted(
-    {leaf for info in Config.model_fields.values() for leaf in info.annotation.model_fields}
+    {
+        leaf
+        for info in Config.model_fields.values()
+        for section in sections_at(info.annotation)
+        for leaf in section.model_fields
+    }
 )
 recipes = st.dictionaries(
     st.sampled_from([*sections, "extends", "nonsense"]),

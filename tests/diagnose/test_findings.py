@@ -1,7 +1,9 @@
 """Each side is found where it was put, told with its evidence, and no change is invented."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 import yaml
@@ -19,7 +21,13 @@ STEP_S = 10.0
 GROUPS = 8
 
 
-def history(wait_s: float, backpressure_s: float, *, windows: int = 30, **metrics) -> History:
+def history(
+    wait_s: float,
+    backpressure_s: float,
+    metrics: Mapping[str, float] = MappingProxyType({}),
+    *,
+    windows: int = 30,
+) -> History:
     """A run that waits `wait_s` for samples and holds generation back `backpressure_s` a step."""
     steady = {
         "perf/step_s": STEP_S,
@@ -30,7 +38,8 @@ def history(wait_s: float, backpressure_s: float, *, windows: int = 30, **metric
         "perf/fwd_s": 2.0,
         "perf/fwd_bwd_s": 5.0,
         "batch/samples_per_row": 12.0,
-    } | metrics
+        **metrics,
+    }
     warm_up = steady | {"perf/rollout_wait_s": 90.0, "perf/step_s": 100.0}
     records = [warm_up if window < 2 else steady for window in range(windows)]
     return History(Path("m.jsonl"), tuple(range(1, windows + 1)), tuple(records))
@@ -63,14 +72,14 @@ def test_seconds_lost_are_told_per_step_and_for_the_run():
 
 def test_backpressure_counts_the_groups_without_signal_too():
     # a quarter of the groups is trained: four times as many starts, each waiting 0.1 s
-    found = diagnose(history(0.0, 0.8, frac_reward_zero_std=0.75))
+    found = diagnose(history(0.0, 0.8, {"frac_reward_zero_std": 0.75}))
     assert found.verdict == Side.TRAINER
     assert found.lost_s_per_step == pytest.approx(3.2)
 
 
 def test_a_queue_that_disagrees_lowers_the_confidence():
-    full = diagnose(history(0.1, 4.0, **{"rollout/queue_size": 64 * 4.0}))
-    empty = diagnose(history(0.1, 4.0, **{"rollout/queue_size": 0.0}))
+    full = diagnose(history(0.1, 4.0, {"rollout/queue_size": 64 * 4.0}))
+    empty = diagnose(history(0.1, 4.0, {"rollout/queue_size": 0.0}))
     assert (full.confidence, empty.confidence) == ("high", "low")
     assert "speaks against it" in to_text(empty)
 
@@ -81,14 +90,14 @@ def changes(found: Diagnosis) -> list[str]:
 
 def test_generation_held_back_by_the_number_of_rollouts_asks_for_more_of_them():
     limited = {"rollout/concurrency": 512.0, "rollout/vllm_kv_cache_usage_frac": 0.1}
-    found = diagnose(history(5.0, 0.0, **limited))
+    found = diagnose(history(5.0, 0.0, limited))
     assert changes(found) == ["too few rollouts"]
     assert patch_yaml(found.changes[0]) == "rollout:\n  max_concurrent_rollouts: 1024\n"
 
 
 def test_generation_held_back_by_the_server_asks_for_more_server():
     busy = {"rollout/concurrency": 60.0, "rollout/vllm_kv_cache_usage_frac": 0.9}
-    assert changes(diagnose(history(5.0, 0.0, **busy))) == ["server load"]
+    assert changes(diagnose(history(5.0, 0.0, busy))) == ["server load"]
 
 
 SLOW_TOOLS = {
@@ -103,7 +112,7 @@ SLOW_TOOLS = {
 
 
 def test_tools_that_take_most_of_a_rollout_are_told_with_the_one_that_takes_most():
-    found = diagnose(history(5.0, 0.0, **SLOW_TOOLS))
+    found = diagnose(history(5.0, 0.0, SLOW_TOOLS))
     assert changes(found) == ["tools"]
     assert "the most in `search` (1.9 s a call): make it faster" in found.changes[0].says
     assert found.changes[0].gain_s_per_step == pytest.approx(2.5)
@@ -111,39 +120,39 @@ def test_tools_that_take_most_of_a_rollout_are_told_with_the_one_that_takes_most
 
 def test_tools_are_no_limit_where_the_servers_take_longer_or_nobody_waits():
     quick = SLOW_TOOLS | {"rollout/duration_s": 13.0}  # 6 s of them in tools
-    assert changes(diagnose(history(5.0, 0.0, **quick))) == ["server load"]
-    assert changes(diagnose(history(0.1, 0.1, **SLOW_TOOLS))) == []
+    assert changes(diagnose(history(5.0, 0.0, quick))) == ["server load"]
+    assert changes(diagnose(history(0.1, 0.1, SLOW_TOOLS))) == []
 
 
 def test_slow_tools_at_the_most_rollouts_ask_for_more_of_them_too():
     full = {"rollout/concurrency": 512.0, "rollout/vllm_kv_cache_usage_frac": 0.1}
-    found = diagnose(history(5.0, 0.0, **SLOW_TOOLS, **full))
+    found = diagnose(history(5.0, 0.0, SLOW_TOOLS | full))
     assert changes(found) == ["too few rollouts", "tools"]
 
 
 def test_environments_that_take_most_of_a_rollout_are_told():
     slow = {"rollout/duration_s": 10.0, "env/reset_s": 4.0, "env/reward_s": 1.5}
-    found = diagnose(history(5.0, 0.0, **slow))
+    found = diagnose(history(5.0, 0.0, slow))
     assert changes(found) == ["environments"]
     assert "reset and get_reward" in found.changes[0].says
-    assert changes(diagnose(history(5.0, 0.0, **slow | {"env/reward_s": 0.5}))) == ["server load"]
+    assert changes(diagnose(history(5.0, 0.0, slow | {"env/reward_s": 0.5}))) == ["server load"]
 
 
 @pytest.mark.parametrize("backpressure_s", [0.0, 4.0])  # generation-bound, staleness-bound
 def test_rollouts_generated_for_nothing_come_before_more_of_them(backpressure_s: float):
     one_in_ten = {"frac_reward_zero_std": 0.9}
-    found = diagnose(history(4.0, backpressure_s / 10, **one_in_ten))
+    found = diagnose(history(4.0, backpressure_s / 10, one_in_ten))
     assert changes(found)[0] == "groups without signal"
 
 
 def test_a_limit_that_explains_little_does_not_hide_the_others():
     slow = {"rollout/score_wait_s": 0.1, "rollout/duration_s": 0.3}
-    assert changes(diagnose(history(5.0, 0.0, **slow))) == ["server load", "scoring"]
+    assert changes(diagnose(history(5.0, 0.0, slow))) == ["server load", "scoring"]
 
 
 def test_changes_are_ranked_by_what_they_could_gain():
     slow = {"batch/samples_per_row": 1.1, "perf/fwd_bwd_s": 8.0, "perf/weight_sync_s": 2.5}
-    found = diagnose(history(0.1, 4.0, **slow))
+    found = diagnose(history(0.1, 4.0, slow))
     gains = [change.gain_s_per_step for change in found.changes]
     assert changes(found) == ["short rows", "recomputation", "weight sync"]
     assert gains == sorted(gains, reverse=True)
@@ -164,7 +173,7 @@ def test_too_few_windows_and_missing_metrics_are_said():
 
 
 def test_steps_that_took_no_time_have_no_bottleneck():
-    found = diagnose(history(0.0, 0.0, **{"perf/step_s": 0.0}))
+    found = diagnose(history(0.0, 0.0, {"perf/step_s": 0.0}))
     assert found.missing == ("perf/step_s above 0: shares of a step cannot be told",)
 
 

@@ -107,28 +107,31 @@ class TinyAttempt:
 
 
 @pytest.fixture
-def attempt(tmp_path: Path):
-    with FakeServer() as fake:
+def fake():
+    with FakeServer() as server:
+        yield server
 
-        def make(
-            *overrides: str, worker: str | dict[str, str] = GOES, trainer: str = TRAINER
-        ) -> TinyAttempt:
-            return TinyAttempt(
-                tmp_path, fake.url, worker=worker, trainer=trainer, overrides=list(overrides)
-            )
 
-        make.fake = fake
-        yield make
+@pytest.fixture
+def attempt(tmp_path: Path, fake: FakeServer):
+    def make(
+        *overrides: str, worker: str | dict[str, str] = GOES, trainer: str = TRAINER
+    ) -> TinyAttempt:
+        return TinyAttempt(
+            tmp_path, fake.url, worker=worker, trainer=trainer, overrides=list(overrides)
+        )
+
+    return make
 
 
 def interrupt(number: signal.Signals = signal.SIGINT) -> Callable[[], None]:
     return lambda: os.kill(os.getpid(), number)
 
 
-async def test_a_trainer_that_ends_well_ends_the_run(attempt):
+async def test_a_trainer_that_ends_well_ends_the_run(attempt, fake):
     a = attempt(worker="print('bye')", trainer="print('done')")
     assert await a.train() is Ending.FINISHED
-    assert load_resolved(a.run.path).server.urls == (attempt.fake.url,)
+    assert load_resolved(a.run.path).server.urls == (fake.url,)
     ended = [e["name"] for e in a.events if e["event"] == "process_ended"]
     assert sorted(ended) == ["trainer", "worker"]
     assert a.events[-1]["outcome"] == "finished"
@@ -244,20 +247,20 @@ async def test_sigterm_waits_no_longer_than_the_grace(attempt):
     assert await a.train((3, interrupt(signal.SIGTERM))) is Ending.CUT_SHORT
 
 
-async def test_ctrl_c_while_a_server_starts_loses_nothing(attempt):
-    attempt.fake.state.dead = True  # /health does not answer 200
+async def test_ctrl_c_while_a_server_starts_loses_nothing(attempt, fake):
+    fake.state.dead = True  # /health does not answer 200
     a = attempt()
 
     def waits() -> bool:
-        return f"waiting for {attempt.fake.url}" in a.output.getvalue()
+        return f"waiting for {fake.url}" in a.output.getvalue()
 
     assert await a.train((waits, interrupt())) is Ending.STOPPED
     assert not a.run.config.exists()
     assert f"rm -r {a.run.path}" in account(a.run, Ending.STOPPED)  # there is nothing to resume
 
 
-async def test_a_server_that_does_not_fit_is_told_before_anything_starts(attempt):
-    attempt.fake.state.model = "other"
+async def test_a_server_that_does_not_fit_is_told_before_anything_starts(attempt, fake):
+    fake.state.model = "other"
     a = attempt()
     with pytest.raises(ServerError, match="serves other, not fake"):
         await a.train()

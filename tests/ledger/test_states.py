@@ -119,7 +119,8 @@ def test_nothing_is_lost_and_nothing_counted_twice(order, resume_after: int):
             waiting.clear()
         if event == "prompt":
             if not waiting.get(ordinal):
-                ledger.drop_prompt(*divmod(ordinal, NUM_PROMPTS), "filtered")
+                epoch, position = divmod(ordinal, NUM_PROMPTS)
+                ledger.drop_prompt(epoch, position, "filtered")
                 touched.add(ordinal)
             continue
         if not waiting.get(ordinal):

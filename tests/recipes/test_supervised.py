@@ -2,6 +2,7 @@
 
 import dataclasses
 import random
+from typing import cast
 
 import pytest
 import torch
@@ -74,6 +75,9 @@ def test_the_same_seed_makes_the_same_model(tokenizer):
     assert torch.equal(*made)
 
 
+NO_PUPIL = cast("Pupil", None)  # where training does nothing
+
+
 @pytest.fixture
 def measured(monkeypatch):
     """Scripted pass rates, one per measurement; training does nothing."""
@@ -86,24 +90,24 @@ def measured(monkeypatch):
 def test_a_model_that_was_not_taught_enough_ends_the_script(measured):
     measured[:] = [0.97]
     with pytest.raises(SystemExit, match=r"got 0\.970 right, expected 0\.98: raise clean\.steps"):
-        teach(None, CLEAN)
+        teach(NO_PUPIL, CLEAN)
 
 
 def test_spoiling_goes_on_until_the_model_is_unsure(measured):
     low, high = make_base_model.SPOILED
     unsure = (low + high) / 2
     measured[:] = [0.9, 0.6, unsure, 0.2]
-    spoil(None, CLEAN)
+    spoil(NO_PUPIL, CLEAN)
     assert measured == [0.2]
 
 
 def test_spoiling_too_much_ends_the_script(measured):
     measured[:] = [0.9, 0.29]
     with pytest.raises(SystemExit, match=r"got 0\.290 right, expected 0\.3: lower spoil\.steps"):
-        spoil(None, CLEAN)
+        spoil(NO_PUPIL, CLEAN)
 
 
 def test_a_model_that_cannot_be_spoiled_ends_the_script(measured):
     measured[:] = [0.9] * make_base_model.SPOIL_ROUNDS
     with pytest.raises(SystemExit, match="still more than"):
-        spoil(None, CLEAN)
+        spoil(NO_PUPIL, CLEAN)

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from asyncgrpo.config.sections.rollout import RolloutConfig
 from asyncgrpo.rollout.chat.chat import Chat
-from asyncgrpo.rollout.chat.reply_parsing import CallStyle, parse_reply
+from asyncgrpo.rollout.chat.reply_parsing import CallStyle, ToolCall, parse_reply
 from asyncgrpo.rollout.tools.tools import schema_of
 from recipes.demo.reward import last_box
 from recipes.tools.arithmetic import add, multiply
@@ -63,6 +63,7 @@ def test_its_template_shows_signatures_and_keeps_what_it_rendered(tokenizer):
 def test_a_sum_is_right_or_wrong_in_the_call_and_consistent_after_it(seed, wrong_share):
     user, calls, result, answer = sum_lesson(random.Random(seed), wrong_share)
     (call,) = parse_reply(calls["content"], CallStyle.HERMES).calls
+    assert isinstance(call, ToolCall)
     assert result["content"] == str(TOOLS[call.name](**call.arguments))
     assert last_box(answer["content"]) == result["content"]
     _, _, a, sign, b = user["content"].rstrip("?").split()
@@ -81,6 +82,7 @@ def test_counting_stops_at_the_target_or_beside_it(seed, wrong_share):
     counter = Counter()
     for said, told in zip(turns[::2], turns[1::2], strict=True):
         (call,) = parse_reply(said["content"], CallStyle.HERMES).calls
+        assert isinstance(call, ToolCall)
         assert told["content"] == str(counter.increment(**call.arguments))
     assert last["content"] == "Done."
     assert (counter.count == target) == (wrong_share == 0.0)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from asyncgrpo.config.problems import dotted
 from asyncgrpo.config.rules.rules import RULES
 from asyncgrpo.config.rules.rules_training import OWN_KEYWORDS
 from asyncgrpo.errors import ConfigError
@@ -377,7 +378,7 @@ def test_a_broken_rule_blames_a_key_and_says_the_way_out(
 
 
 def test_every_rule_has_a_case():
-    blamed = {".".join(rule.keys[0]) for rule in RULES}
+    blamed = {dotted(rule.keys[0]) for rule in RULES}
     assert blamed == {key for _, key, _, _ in CASES}
     assert len(CASES) >= len(RULES)
 

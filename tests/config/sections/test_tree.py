@@ -2,12 +2,14 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 from pydantic import ValidationError
 
 from asyncgrpo.config import Config, RewardSource, known
 from asyncgrpo.config.describe import annotation_of, sections_at
+from asyncgrpo.config.sections.base import Section
 from asyncgrpo.config.sections.model import PeftConfig
 
 REQUIRED = object()
@@ -195,7 +197,7 @@ def test_an_adapter_has_the_leaves_of_peft():
     assert set(PeftConfig.model_fields) == PEFT_LEAVES
 
 
-def every_section(model=Config):
+def every_section(model: type[Section] = Config) -> Iterator[type[Section]]:
     yield model
     for info in model.model_fields.values():
         for inner in sections_at(annotation_of(info)):

@@ -161,8 +161,8 @@ def test_flash_attention_without_its_package_is_told_with_the_extra_that_has_it(
 ):
     monkeypatch.setattr(this_machine, "cuda_count", lambda: 1)
     monkeypatch.setattr(this_machine, "FLASH_PACKAGES", ("no_such_package_anywhere",))
-    sections = {"model": {"name_or_path": "org/model", "attn_backend": "flash_attn"}}
-    config = configuration(tmp_path, trainer={"devices": [0]}, **sections)
+    model = {"name_or_path": "org/model", "attn_backend": "flash_attn"}
+    config = configuration(tmp_path, trainer={"devices": [0]}, model=model)
     with pytest.raises(ConfigError, match=r"attn_backend: .*flash-attn is not installed.*\[gpu\]"):
         preflight.check(config, launch_server=False)
     monkeypatch.setattr(this_machine, "FLASH_PACKAGES", ("json",))

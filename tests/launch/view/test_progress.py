@@ -118,9 +118,10 @@ def test_the_panel_shows_progress_reward_staleness_rates_queue_and_bottleneck():
         "rollout/queue_size": 31.0,
     }
     progress = advance(RunProgress(Goal(max_steps=20)), steps(10, **waiting), [])
-    console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
+    screen = io.StringIO()
+    console = Console(file=screen, width=80, force_terminal=True, color_system=None)
     console.print(render("demo", progress, bottleneck(progress), elapsed_s=75))
-    text = console.file.getvalue()
+    text = screen.getvalue()
     for shown in (
         "demo",
         "10/20",
