@@ -7,6 +7,7 @@ miniatures of the families' own, with the features that are tested here.
 import json
 from pathlib import Path
 
+import numpy as np
 from transformers import AutoTokenizer
 
 SUMS_MODEL = Path(__file__).parents[1] / "assets/sums-model"
@@ -92,6 +93,6 @@ def call(name: str, **arguments: object) -> str:
     return f'<tool_call>{{"name": "{name}", "arguments": {json.dumps(arguments)}}}</tool_call>'
 
 
-def heard(prompt_ids: list[int]) -> str:
+def heard(prompt_ids: list[int] | np.ndarray) -> str:
     """The prompt as text, for a script to answer."""
     return _plain.decode(prompt_ids)

@@ -24,7 +24,7 @@ EOS = frozenset({2})
 NAN = np.nan
 
 
-def turn(prompt, output, finish_reason=FinishReason.STOP):
+def turn(prompt, output, finish_reason: FinishReason | None = FinishReason.STOP):
     return TurnRecord(prompt, output, [-1.0] * len(output), finish_reason=finish_reason)
 
 
@@ -85,7 +85,9 @@ def a_group(rewards, *outputs):
         for i, each in enumerate(rollouts)
     ]
     prompt = Prompt(0, [], {}, {})
-    opened = OpenGroup(0, 0, 0, prompt, np.array([1], np.int32), 0, len(finished), ended=finished)
+    opened = OpenGroup(
+        0, 0, 0, prompt, np.array([1], np.int32), 0, len(finished), ended=[*finished]
+    )
     return opened.close(queued_at=0.0), group
 
 

@@ -1,6 +1,7 @@
 """Opening a group: the cost of each faulty prompt, and the messages to the trainer."""
 
 import json
+from typing import cast
 
 import pytest
 
@@ -16,7 +17,7 @@ from asyncgrpo.rollout.limits.heartbeats import Heartbeats
 from asyncgrpo.rollout.limits.limits import Limits
 from asyncgrpo.rollout.opening import Opening
 from asyncgrpo.rollout.sampling.policy import CurrentPolicy, PolicyName
-from asyncgrpo.rollout.sampling.sampler import Sampler
+from asyncgrpo.rollout.sampling.sampler import Sampler, TurnClient
 from tests.rollout import fakes
 
 MAX_MODEL_LEN = 16
@@ -39,7 +40,8 @@ class Opened:
         )
         inputs = Inputs(cfg, fakes.tokenizer(), load_prompts(cfg.data), share)
         policy = CurrentPolicy(PolicyName("fake", 6))
-        sampler = Sampler(cfg, None, policy, on_retry=lambda: None)
+        no_client = cast("TurnClient", None)  # nothing is sampled
+        sampler = Sampler(cfg, no_client, policy, on_retry=lambda: None)
         self.loop = make_loop(inputs, sampler)
         self.limits = Limits(
             Admission(1), ConcurrencyCap(1), FailureBudget(budget), FailureBudget(budget)

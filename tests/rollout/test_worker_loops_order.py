@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from asyncgrpo import AsyncRolloutLoop
+from asyncgrpo.channel.messages import Hello
 from asyncgrpo.errors import RunError
 from asyncgrpo.rollout.sampling.seeds import request_seed
 from tests.fake_vllm import FakeServer, FakeState
@@ -91,7 +92,9 @@ async def test_a_resumed_run_goes_on_in_the_same_order(data_path):
 async def test_a_stream_is_gone_through_pass_after_pass(data_path):
     order, _, _, trainer = await a_run(data_path, data={"streaming": True, "shuffle": False})
     assert order == [(epoch, row) for epoch in (0, 1) for row in range(NUM_PROMPTS)]
-    assert trainer.heard[0].num_prompts > 10**9  # nobody knows how many
+    hello = trainer.heard[0]
+    assert isinstance(hello, Hello)
+    assert hello.num_prompts > 10**9  # nobody knows how many
     assert trainer.resolved == {(0, position) for position in range(2 * NUM_PROMPTS)}
 
 
@@ -99,7 +102,9 @@ async def test_with_max_prompts_the_epochs_of_a_stream_have_a_length(data_path):
     data = {"streaming": True, "shuffle": False, "max_prompts": 10}
     order, _, _, trainer = await a_run(data_path, data=data, last=20)
     assert order == [(epoch, row) for epoch in (0, 1) for row in range(10)]
-    assert trainer.heard[0].num_prompts == 10
+    hello = trainer.heard[0]
+    assert isinstance(hello, Hello)
+    assert hello.num_prompts == 10
     assert trainer.resolved == {(epoch, position) for epoch in (0, 1) for position in range(10)}
 
 

@@ -31,7 +31,8 @@ def the_other_half(completions, **kwargs):
 class AlwaysOne(AsyncRolloutLoop):
     """Advantages of its own, for groups whose rewards say nothing too."""
 
-    def compute_advantages(self, group):
+    # A list, which a hook may return as well as an array.
+    def compute_advantages(self, group):  # pyright: ignore[reportIncompatibleMethodOverride]
         return [1.0] * len(group.rollouts)
 
 

@@ -15,7 +15,7 @@ from asyncgrpo.channel.messages import DropReason, GroupReady, Published
 from asyncgrpo.errors import ConfigError, DataError, HookError, RunError
 from asyncgrpo.metrics.catalog import describe
 from asyncgrpo.metrics.window import reduce_window
-from asyncgrpo.rollout.data.prompts import load_prompts
+from asyncgrpo.rollout.data.prompts import Prompts, load_prompts
 from asyncgrpo.rollout.inputs import Inputs
 from tests.fake_vllm import FakeServer, FakeState
 from tests.rollout import chat_fakes as fakes
@@ -527,7 +527,9 @@ def test_rows_need_no_prompt_where_an_environment_makes_it(tmp_path):
     with pytest.raises(DataError, match="has no column `prompt`"):
         check(cfg)
     cfg = config(data_path, "http://x", (), rollout={"environments": f"{ENVIRONMENTS}:Counter"})
-    assert check(cfg).prompts[0].messages == []
+    prompts = check(cfg).prompts
+    assert isinstance(prompts, Prompts)
+    assert prompts[0].messages == []
 
 
 # Laws

@@ -113,7 +113,7 @@ def with_keywords(**numbers: int) -> int:
     return sum(numbers.values())
 
 
-def with_an_unknown_type(a: "NoSuchType") -> None:
+def with_an_unknown_type(a: "NoSuchType") -> None:  # pyright: ignore[reportUndefinedVariable]  # on purpose
     """Do something.
 
     Args:

@@ -53,7 +53,7 @@ def counts_in_native_code(completions, **kwargs):
 
     numbers = torch.rand(700, 700)
     while True:
-        numbers @ numbers
+        _ = numbers @ numbers
 
 
 async def hangs_async(completions, **kwargs):
@@ -100,6 +100,7 @@ class CurriculumRolloutLoop(AsyncRolloutLoop):
         self.pass_rates = {}
 
     def compute_advantages(self, group):
+        assert group.rewards is not None
         scored = group.rewards[~np.isnan(group.rewards)]
         if len(scored):
             self.pass_rates[group.row_index] = float(np.mean(scored > 0))
@@ -134,8 +135,8 @@ class EndsInManyWays(AsyncRolloutLoop):
         return rollout
 
 
-class ReturnsNothing(AsyncRolloutLoop):
-    async def generate_one(self, prompt, tools, group_id=0):
+class ReturnsNothing(AsyncRolloutLoop):  # a user's mistake, of types too
+    async def generate_one(self, prompt, tools, group_id=0):  # pyright: ignore[reportIncompatibleMethodOverride]
         await super().generate_one(prompt, tools, group_id)
 
 
@@ -144,8 +145,8 @@ class FilterFails(AsyncRolloutLoop):
         return row["target"] != 3 or row["level"] > 1
 
 
-class AsyncFilter(AsyncRolloutLoop):
-    async def filter_prompt(self, row_index, row, epoch):
+class AsyncFilter(AsyncRolloutLoop):  # a user's mistake, of types too
+    async def filter_prompt(self, row_index, row, epoch):  # pyright: ignore[reportIncompatibleMethodOverride]
         return True
 
 
@@ -155,7 +156,7 @@ class TwoTurns(AsyncRolloutLoop):
     async def generate_one(self, prompt, tools, group_id=0):
         rollout = await super().generate_one(prompt, tools, group_id)
         first = rollout.turns[0]
-        follow_up = [*first.prompt_ids.tolist(), *first.output_ids.tolist(), 60, 5, 61]
+        follow_up = [*map(int, first.prompt_ids), *map(int, first.output_ids), 60, 5, 61]
         second = await self.generate_one_turn(follow_up)
         rollout.turns.append(second)
         rollout.reward = float(second.output_ids[0])

@@ -152,9 +152,11 @@ def test_arguments_without_quotes_are_what_the_schema_says():
     )
     text = f"<tool_call>\n<function=f>\n{written}</function>\n</tool_call>"
     (call,) = parse_reply(text, QWEN_XML, [schema]).calls
+    assert isinstance(call, ToolCall)
     assert call.arguments == {"text": "12", "count": 12, "all": [1, 2], "other": "x y"}
     several = "<tool_call><function=f><parameter=text>\na\nb\n</parameter></function></tool_call>"
     (call,) = parse_reply(several, QWEN_XML, [schema]).calls
+    assert isinstance(call, ToolCall)
     assert call.arguments == {"text": "a\nb"}
 
 
@@ -169,7 +171,7 @@ calls = st.lists(
 )
 
 
-def written(style, call):
+def written(style: CallStyle, call: ToolCall) -> str:
     arguments = json.dumps(call.arguments, ensure_ascii=False)
     match style:
         case CallStyle.HERMES:

@@ -13,7 +13,7 @@ from asyncgrpo.config import Config
 from asyncgrpo.errors import DataError
 from asyncgrpo.records import FinishReason
 from asyncgrpo.rollout.chat.chat import Chat
-from asyncgrpo.rollout.chat.reply_parsing import CallStyle, parse_reply
+from asyncgrpo.rollout.chat.reply_parsing import CallStyle, ToolCall, parse_reply
 from asyncgrpo.rollout.chat.templates import corrected_template, template_problem
 from asyncgrpo.rollout.group import TurnRecord
 from asyncgrpo.rollout.tools.tools import schema_of
@@ -142,8 +142,7 @@ def test_calls_in_a_prompt_are_written_as_they_are_read(style, opening, end):
     template = corrected_template("", style)
     text = renderer(template, eos_token="<eos>")(CONVERSATION[:3], opened=False)
     reply = text.partition(opening)[2].partition(end)[0]
-    calls = parse_reply(reply, style).calls
-    assert [(c.name, c.arguments) for c in calls] == [("add", {"a": 1, "b": 2})] * 2
+    assert parse_reply(reply, style).calls == (ToolCall("add", {"a": 1, "b": 2}),) * 2
 
 
 def test_deepseeks_rounds_of_calls_are_opened_and_closed_alike():
@@ -173,6 +172,7 @@ def test_a_reply_that_begins_inside_a_think_block_calls_only_after_it():
     assert chat.reply(fakes.says(f"I may write {call}"), SCHEMAS).calls == ()
     assert chat.reply(fakes.says(f"I may write {call}</think>So be it."), SCHEMAS).calls == ()
     (made,) = chat.reply(fakes.says(f"Let me add.</think>{call}"), SCHEMAS).calls
+    assert isinstance(made, ToolCall)
     assert made.arguments == {"a": 1, "b": 2}
 
 

@@ -198,6 +198,7 @@ def test_jsonl_json_parquet_and_a_folder_of_them(tmp_path):
     paths = [jsonl, as_json, tmp_path / "files" / "train.parquet", tmp_path / "files"]
     for path in [*paths, tmp_path / "saved"]:
         prompts = load_prompts(DataConfig(path=str(path)))
+        assert isinstance(prompts, Prompts)
         assert [prompts[i].columns["answer"] for i in range(3)] == ["0", "1", "2"], path
         assert prompts[0].messages == USER
 
@@ -214,6 +215,7 @@ def test_csv_through_a_template(tmp_path):
     (tmp_path / "a.csv").write_text("question,answer\n1 + 1,2\n2 + 2,4\n")
     data = DataConfig(path=str(tmp_path / "a.csv"), prompt_template="{question} = ?")
     prompts = load_prompts(data)
+    assert isinstance(prompts, Prompts)
     assert prompts[1].messages == [{"role": "user", "content": "2 + 2 = ?"}]
     assert prompts[1].columns == {"question": "2 + 2", "answer": 4}
 

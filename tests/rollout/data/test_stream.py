@@ -4,6 +4,7 @@ import asyncio
 import json
 import random
 import threading
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -34,7 +35,8 @@ class Rows:
 
 
 def source(**fields):
-    return DataConfig(path="stream", streaming=True, **{"shuffle": False} | fields)
+    leaves: dict[str, Any] = {"path": "stream", "streaming": True, "shuffle": False} | fields
+    return DataConfig(**leaves)
 
 
 async def taken(prompts, count):

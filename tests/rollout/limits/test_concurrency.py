@@ -17,6 +17,7 @@ def finish(cap, rollouts):
 def test_the_start_is_what_the_kv_cache_holds_in_full_length():
     cap = ConcurrencyCap(512)
     fits = kv_cache_rollouts(max_concurrency=None, cache_tokens=100_000, max_model_len=8192)
+    assert fits is not None
     cap.start_at(fits)
     assert cap.cap == 12
 
