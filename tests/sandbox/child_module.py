@@ -4,13 +4,14 @@ import contextlib
 import socket
 import sys
 import time
+from typing import IO, cast
 
 from asyncgrpo.sandbox import frames
 
 
 def main():
     channel, first = socket.socket(fileno=int(sys.argv[1])), sys.argv[2]
-    stream = channel.makefile("rwb")
+    stream = cast("IO[bytes]", channel.makefile("rwb"))
     if not first:
         return
     frames.send(stream, first)

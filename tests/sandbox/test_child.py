@@ -52,6 +52,7 @@ def test_one_that_ends_before_it_is_ready_gives_no_reason():
 
 def test_an_isolated_one_has_a_folder_until_its_end():
     child = Child("asyncgrpo.sandbox.launcher", "without_landlock", isolated=True)
+    assert child.folder is not None
     folder = Path(child.folder)
     assert folder.is_dir()
     child.end()

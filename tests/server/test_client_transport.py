@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -62,8 +63,8 @@ def _next(replies: list[Reply]) -> Answer:
 
 
 def client_of(transport: ScriptedTransport, **options) -> ServerClient:
-    options = {"retries": AT_ONCE} | options
-    return ServerClient("http://server", transport=transport, **options)
+    defaults: dict[str, Any] = {"retries": AT_ONCE}
+    return ServerClient("http://server", transport=transport, **defaults | options)
 
 
 @pytest.fixture(name="request_one")

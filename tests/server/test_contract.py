@@ -217,9 +217,8 @@ def misfit(fake: Any, real: Any, where: str = "answer") -> str | None:
     """The first place where the fake has more than the real server, or None."""
     if isinstance(fake, dict) and isinstance(real, dict):
         if by_token(fake) and by_token(real):
-            return misfit(
-                *(list(answer.values())[-1] for answer in (fake, real)), f"{where}[token]"
-            )
+            one, other = (list(answer.values())[-1] for answer in (fake, real))
+            return misfit(one, other, f"{where}[token]")
         for key, value in fake.items():
             if key not in real:
                 return f"{where} has no {key!r}; it has {sorted(real)}"
@@ -329,6 +328,7 @@ def in_order(turn: Turn, name: str) -> Any:
     values = getattr(turn, name)
     if name != "candidate_ids" or values is None:
         return values
+    assert turn.candidate_counts is not None
     owners = np.repeat(np.arange(turn.output_ids.size), turn.candidate_counts)
     return values[np.lexsort((values, owners))]
 

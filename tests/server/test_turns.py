@@ -78,9 +78,11 @@ ALL = pytest.mark.parametrize(
 def test_one_turn_by_hand(body, decode):
     turn = decode(body(), TWO)
     np.testing.assert_array_equal(turn.output_ids, OUTPUT)
-    np.testing.assert_array_equal(turn.logprobs, np.float32([-0.5, -4.0]))
+    np.testing.assert_array_equal(turn.logprobs, np.array([-0.5, -4.0], np.float32))
     np.testing.assert_array_equal(turn.top_ids, [[7, 3], [5, 4]])
-    np.testing.assert_array_equal(turn.top_logprobs, np.float32([[-0.5, -1.5], [-0.25, -2.0]]))
+    np.testing.assert_array_equal(
+        turn.top_logprobs, np.array([[-0.5, -1.5], [-0.25, -2.0]], np.float32)
+    )
     assert turn.finish_reason is FinishReason.STOP
     dtypes = (turn.output_ids.dtype, turn.logprobs.dtype, turn.top_ids.dtype)
     assert dtypes == (np.int32, np.float32, np.int32)
@@ -90,7 +92,7 @@ def test_one_turn_by_hand(body, decode):
 def test_without_top_logprobs_there_are_none(body, decode):
     turn = decode(body([[(7, -0.5)], [(9, -4.0)]]), SamplingParams())
     assert (turn.top_ids, turn.top_logprobs) == (None, None)
-    np.testing.assert_array_equal(turn.logprobs, np.float32([-0.5, -4.0]))
+    np.testing.assert_array_equal(turn.logprobs, np.array([-0.5, -4.0], np.float32))
 
 
 @ALL
@@ -143,7 +145,9 @@ def test_fewer_candidates_than_k_leave_holes():
     # JSON has no -inf: vLLM writes -9999
     turn = generate_turn(generated([[(7, 0.0), (3, -9999.0)], [(9, 0.0)]]), TWO)
     np.testing.assert_array_equal(turn.top_ids, [[7, NO_TOKEN], [9, NO_TOKEN]])
-    np.testing.assert_array_equal(turn.top_logprobs, np.float32([[0, -np.inf], [0, -np.inf]]))
+    np.testing.assert_array_equal(
+        turn.top_logprobs, np.array([[0, -np.inf], [0, -np.inf]], np.float32)
+    )
 
 
 def test_version_spans_are_numbers_and_the_label_of_a_fresh_server_is_none():
@@ -216,7 +220,7 @@ def test_prompt_logprobs_are_those_of_the_tokens_themselves():
     choice = {"finish_reason": "length", "prompt_logprobs": prompt}
     body = json.dumps({"choices": [choice]}).encode()
     scored = prompt_logprobs_answer(body, np.array([3, 5], np.int32))
-    np.testing.assert_array_equal(scored, np.float32([0, -1.5]))
+    np.testing.assert_array_equal(scored, np.array([0, -1.5], np.float32))
     with pytest.raises(ServerError, match="no prompt logprob for token 6 at 1"):
         prompt_logprobs_answer(body, np.array([3, 6], np.int32))
     with pytest.raises(ServerError, match="2 logprobs for 3 tokens"):

@@ -1,6 +1,6 @@
 """The plugin's `register`: harmless in every process, and only a name left behind."""
 
-import importlib
+import importlib.util
 import subprocess
 import sys
 from importlib.metadata import entry_points
@@ -34,7 +34,7 @@ def provide(monkeypatch, factory) -> None:
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     module = ModuleType(FACTORY)
     if factory is not None:
-        module.WeightTransferEngineFactory = factory
+        monkeypatch.setattr(module, "WeightTransferEngineFactory", factory, raising=False)
     monkeypatch.setitem(sys.modules, FACTORY, module)
 
 

@@ -16,4 +16,5 @@ import asyncgrpo.server.folder_engine
 import asyncgrpo.server.packed  # noqa: F401
 
 torch._dynamo.config.disable = True  # as TORCHDYNAMO_DISABLE, which is read at the import
-mp._concrete_contexts["spawn"] = mp._concrete_contexts["fork"]
+contexts = mp._concrete_contexts  # pyright: ignore[reportAttributeAccessIssue]  # private
+contexts["spawn"] = contexts["fork"]

@@ -1,6 +1,7 @@
 """Shards of two ranks, gathered, are the unsharded tensors: run by test_tensors.py."""
 
 import sys
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -12,11 +13,12 @@ from tests.sync.models import tiny_lora, tiny_model
 
 dist.init_process_group("gloo")
 mesh = init_device_mesh("cpu", (2,))
-for name, build, gather in (
+CASES: list[tuple[str, Any, Any]] = [
     ("full", lambda: tiny_model(tied=True), full_tensors),
     ("merged", lambda: tiny_lora(tiny_model(tied=False)), full_tensors),
     ("adapter", lambda: tiny_lora(tiny_model()), adapter_tensors),
-):
+]
+for name, build, gather in CASES:
     expected = gather(build())
     model = build()
     base = model.get_base_model() if hasattr(model, "get_base_model") else model

@@ -1,6 +1,7 @@
 """Adapter sync: versioned names, nothing paused, old versions gone only when nobody needs them."""
 
 import json
+from typing import Any
 
 import pytest
 import torch
@@ -17,7 +18,8 @@ def weights(value: float) -> dict[str, torch.Tensor]:
 
 
 def backend_in(path, **kwargs) -> AdapterBackend:
-    return AdapterBackend(path, {"r": 4}, **({"keep_versions": 2} | kwargs))
+    defaults: dict[str, Any] = {"keep_versions": 2}
+    return AdapterBackend(path, {"r": 4}, **defaults | kwargs)
 
 
 async def test_one_publish(tmp_path):

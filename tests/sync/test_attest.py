@@ -32,13 +32,19 @@ def test_the_first_entry_is_not_compared():
 
 
 def test_a_difference_by_hand():
-    attestation = compare(np.float32([0, -1, -2]), np.float32([0, -1.5, -2]), {}, TOLERANCE)
+    attestation = compare(
+        np.array([0, -1, -2], np.float32), np.array([0, -1.5, -2], np.float32), {}, TOLERANCE
+    )
     assert (attestation.largest, attestation.mean, attestation.passed) == (0.5, 0.25, False)
-    assert compare(np.float32([0, -1, -2]), np.float32([0, -1.5, -2]), {}, 0.25).passed
+    assert compare(
+        np.array([0, -1, -2], np.float32), np.array([0, -1.5, -2], np.float32), {}, 0.25
+    ).passed
 
 
 def test_not_a_number_never_passes():
-    assert not compare(np.float32([0, np.nan]), np.float32([0, -1]), {}, 1e9).passed
+    assert not compare(
+        np.array([0, np.nan], np.float32), np.array([0, -1], np.float32), {}, 1e9
+    ).passed
 
 
 @given(st.floats(1e-5, 10), st.integers(0, 99))
@@ -46,7 +52,7 @@ def test_weights_of_another_version_are_found_however_small_the_update(update, s
     noise = np.random.default_rng(seed).normal(0, update / 40, TOKENS.size).astype(np.float32)
     old, new = (
         logprobs_for(0.0),
-        logprobs_for(0.0) - np.float32(update) * np.float32([0, 1, 1, 1, 1]),
+        logprobs_for(0.0) - np.float32(update) * np.array([0, 1, 1, 1, 1], np.float32),
     )
     assert compare(old + noise, new, {3: old}, 100.0).stuck_at == 3
     assert compare(new + noise, new, {3: old}, 100.0).passed

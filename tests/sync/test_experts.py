@@ -29,9 +29,10 @@ TINY: dict[str, Any] = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
-EXPERTS = {"num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 8}
+EXPERTS: dict[str, Any] = {"num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 8}
+HEAD_SIZE: dict[str, Any] = {"head_dim": 8}  # Qwen3MoeConfig takes it, without a word in its type
 CONFIGS: dict[str, PretrainedConfig] = {
-    "qwen3 moe": Qwen3MoeConfig(**TINY, **EXPERTS, head_dim=8),
+    "qwen3 moe": Qwen3MoeConfig(**TINY, **EXPERTS, **HEAD_SIZE),
     "qwen2 moe": Qwen2MoeConfig(**TINY, **EXPERTS, shared_expert_intermediate_size=8),
     "mixtral": MixtralConfig(**TINY, num_local_experts=3),
     "olmoe": OlmoeConfig(**TINY, num_experts=3, num_experts_per_tok=2),
@@ -74,14 +75,15 @@ def test_an_adapter_beside_the_experts_publishes_only_what_it_changes(model, tmp
     assert not any(".experts." in name for name in found)
 
 
-SQUARE = EXPERTS | {"moe_intermediate_size": 16}  # no shape tells an expert from its transpose
+# No shape tells an expert from its transpose.
+SQUARE: dict[str, Any] = EXPERTS | {"moe_intermediate_size": 16}
 
 
 @pytest.mark.filterwarnings("ignore:The following (rank|alpha)_pattern")  # peft, of its own keys
 @pytest.mark.parametrize("rank", [1, 4])
 @pytest.mark.parametrize(
     "config",
-    [*CONFIGS.values(), Qwen3MoeConfig(**TINY, **SQUARE, head_dim=8)],
+    [*CONFIGS.values(), Qwen3MoeConfig(**TINY, **SQUARE, **HEAD_SIZE)],
     ids=[*CONFIGS, "square experts"],
 )
 def test_an_adapter_on_routers_and_experts_is_merged_as_peft_merges_it(

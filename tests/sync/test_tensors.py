@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from peft import PeftModel
+from peft.tuners.lora import Linear as LoraLinear
 from peft.utils import get_peft_model_state_dict
 from safetensors.torch import load_file
 from transformers import Qwen3ForCausalLM
@@ -113,7 +114,9 @@ def test_adapter_config_is_json_and_sorted():
 
 def test_a_layer_that_cannot_be_merged_is_named():
     model = tiny_lora(tiny_model())
-    model.base_model.model.model.layers[0].self_attn.q_proj.merge()
+    layer = model.get_submodule("base_model.model.model.layers.0.self_attn.q_proj")
+    assert isinstance(layer, LoraLinear)
+    layer.merge()
     with pytest.raises(SyncError, match=r"layers\.0\.self_attn\.q_proj"):
         full_tensors(model)
 
