@@ -76,10 +76,11 @@ def tiny_model(config: PretrainedConfig, dtype: torch.dtype = torch.float64) -> 
 
 def _plain_norm(module: torch.nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
     around_one = type(module).__name__.startswith(("Gemma", "Qwen3Next", "Qwen3_5"))
-    eps = module.eps if around_one else module.variance_epsilon
+    eps: float = getattr(module, "eps" if around_one else "variance_epsilon")
 
     def forward(x: torch.Tensor) -> torch.Tensor:
         scaled = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
-        return scaled * ((1 + module.weight) if around_one else module.weight)
+        weight = module.get_parameter("weight")
+        return scaled * ((1 + weight) if around_one else weight)
 
     return forward

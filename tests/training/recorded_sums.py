@@ -42,8 +42,12 @@ class _Rollout(NamedTuple):
     top_logprobs: list[list[float]]
 
     def cut(self, length: int) -> "_Rollout":
-        parts = (self.output, self.logprobs, self.top_ids, self.top_logprobs)
-        return _Rollout(self.prompt, *(part[:length] for part in parts))
+        return self._replace(
+            output=self.output[:length],
+            logprobs=self.logprobs[:length],
+            top_ids=self.top_ids[:length],
+            top_logprobs=self.top_logprobs[:length],
+        )
 
 
 @functools.cache

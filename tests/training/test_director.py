@@ -1,6 +1,7 @@
 """What rank 0 orders, and when: a row for each rank as soon as its micro-batch is there."""
 
 from itertools import islice
+from typing import cast
 
 import pytest
 
@@ -9,7 +10,9 @@ from asyncgrpo.packing.row import build_row
 from asyncgrpo.training import director
 from asyncgrpo.training.director import Director, Schedule
 from asyncgrpo.training.intake.batches import Batch
+from asyncgrpo.training.intake.inbox import Inbox
 from asyncgrpo.training.orders import End, Finish, Order, Train
+from asyncgrpo.training.publish import Publishing
 from tests.training.scripted_worker import make_group
 
 RANKS = 3
@@ -68,7 +71,13 @@ def make_director(inbox: FewBatches, accumulation: int = 2) -> Director:
         num_ranks=RANKS, accumulation=accumulation, max_steps=None, weight_sync_steps=1,
         logging_steps=1, save_steps=None, per_step=False, token_budget=64,
     )  # fmt: skip
-    return Director(inbox, NothingPublished(), schedule, step=0)
+    return direct(inbox, schedule)
+
+
+def direct(inbox: FewBatches, schedule: Schedule) -> Director:
+    """A director from the first step on; the fakes have what it uses."""
+    publisher = cast("Publishing", NothingPublished())
+    return Director(cast("Inbox", inbox), publisher, schedule, step=0)
 
 
 def test_each_rank_is_sent_its_own_row_only(sent):
@@ -98,6 +107,7 @@ def test_a_rank_without_a_row_of_the_last_micro_batch_repeats_one_that_does_not_
 
 def test_a_step_cut_short_by_the_end_is_taken_over_what_it_has(sent):
     *_, end, finish = list(make_director(FewBatches(RANKS), accumulation=4))
+    assert isinstance(end, End)
     assert (end.gradient_scale, end.publish, end.save, end.log) == (1.0, True, False, True)
     assert finish == Finish(save=False)
 
@@ -115,6 +125,9 @@ def test_the_end_of_a_step_gives_its_batches_to_rank_0_alone(sent):
 def test_rows_train_with_the_version_that_the_weights_have(sent):
     inbox = FewBatches(RANKS, RANKS)
     orders = iter(make_director(inbox))
-    assert next(orders).policy_version == 0
+    first = next(orders)
     inbox.version = 3
-    assert next(orders).policy_version == 3
+    second = next(orders)
+    assert isinstance(first, Train)
+    assert isinstance(second, Train)
+    assert (first.policy_version, second.policy_version) == (0, 3)

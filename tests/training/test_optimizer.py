@@ -69,12 +69,11 @@ def test_a_schedule_asked_in_any_order_says_the_same():
 
 @pytest.mark.parametrize("name", sorted(OPTIMIZERS))
 def test_every_optimizer_is_the_one_transformers_means_by_that_name(name: str, tmp_path: Path):
-    leaves = {"learning_rate": 0.02, "adam_beta1": 0.8, "adam_beta2": 0.95, "adam_epsilon": 1e-6}
-    arguments = TrainingArguments(
-        output_dir=str(tmp_path), optim=name, weight_decay=0.1, use_cpu=True, **leaves
-    )
+    leaves: dict[str, Any] = {"optim": name, "weight_decay": 0.1, "learning_rate": 0.02}
+    leaves |= {"adam_beta1": 0.8, "adam_beta2": 0.95, "adam_epsilon": 1e-6}
+    arguments = TrainingArguments(output_dir=str(tmp_path), use_cpu=True, **leaves)
     their_class, keywords = Trainer.get_optimizer_cls_and_kwargs(arguments)
-    config = TrainerConfig.model_validate({"optim": name, "weight_decay": 0.1, **leaves})
+    config = TrainerConfig.model_validate(leaves)
     weights = []
     for build in (
         lambda model: build_optimizer(model, config),

@@ -50,6 +50,7 @@ TINY: dict[str, Any] = {
 }
 LAYERS = ["sliding_attention", "full_attention", "sliding_attention"]
 EXPERTS: dict[str, Any] = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+HEAD_SIZE: dict[str, Any] = {"head_dim": 16}  # Qwen3MoeConfig takes it, without a word in its type
 IMAGES: dict[str, Any] = {  # tokens beside the text's
     "image_token_id": VOCABULARY,
     "video_token_id": VOCABULARY + 1,
@@ -85,7 +86,7 @@ CONFIGS: dict[str, PretrainedConfig] = {
     "gemma3": Gemma3TextConfig(
         **TINY, head_dim=16, sliding_window=5, layer_types=LAYERS, query_pre_attn_scalar=16
     ),
-    "qwen3 moe": Qwen3MoeConfig(**TINY, **EXPERTS, head_dim=16, norm_topk_prob=True),
+    "qwen3 moe": Qwen3MoeConfig(**TINY, **EXPERTS, **HEAD_SIZE, norm_topk_prob=True),
     "qwen2 moe, shared expert": Qwen2MoeConfig(
         **TINY, **EXPERTS, shared_expert_intermediate_size=16
     ),

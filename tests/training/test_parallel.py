@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM
 
 from asyncgrpo.ledger.checkpoint_layout import open_checkpoint
@@ -48,6 +49,7 @@ def plain_training(model_path: Path, run_dir: Path):
         norm = torch.nn.utils.clip_grad_norm_(parameters, config.trainer.max_grad_norm)
         with torch.no_grad():
             for parameter in parameters:
+                assert parameter.grad is not None
                 parameter.sub_(config.trainer.learning_rate * parameter.grad)
                 parameter.grad = None
         record.append([total.item(), norm.item()])
@@ -161,8 +163,9 @@ def test_mixed_precision_computes_in_16_bits_and_keeps_its_weights_in_32(
     for name, parameter in trainer.policy.scorer.named_parameters():
         assert parameter.dtype == torch.float32
         # A step of 1e-3 on weights near 1e-2: 16 bits would keep a few of its digits, or none.
-        change = (parameter.detach() - before[name]).to_local()
-        assert change.abs().max() <= 1.01e-3, name
+        change = parameter.detach() - before[name]
+        assert isinstance(change, DTensor)
+        assert change.to_local().abs().max() <= 1.01e-3, name
 
 
 def test_float16_gradients_that_overflow_lower_the_scale_until_they_fit(
@@ -180,6 +183,8 @@ def test_float16_gradients_that_overflow_lower_the_scale_until_they_fit(
         assert scale.fell
         assert scale.value == 2.0 ** (28 - skipped)
         for parameter, held in zip(trainer.policy.scorer.parameters(), before, strict=True):
+            assert isinstance(parameter, DTensor)
+            assert isinstance(held, DTensor)
             assert torch.equal(parameter.to_local(), held.to_local())
         trainer.step = 0
         loss, norm = take_step(trainer)

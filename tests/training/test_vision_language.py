@@ -2,10 +2,11 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
+from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import (
     AutoModelForImageTextToText,
@@ -128,9 +129,10 @@ def test_its_checkpoint_is_the_whole_model_with_the_tower_as_it_was(model, tmp_p
     for name in before:
         if is_of_a_tower(name):
             assert torch.equal(after[name], before[name])
-    again, information = AutoModelForImageTextToText.from_pretrained(
+    loaded = AutoModelForImageTextToText.from_pretrained(
         path, dtype="float32", output_loading_info=True
     )
+    again, information = cast("tuple[Any, dict[str, Any]]", loaded)  # a model alone, says its type
     assert not information["missing_keys"]
     assert not information["unexpected_keys"]
     ids = [5, 9, 2, 30, 31, 8, 8, 40]
@@ -160,6 +162,7 @@ def test_an_adapter_on_all_linear_layers_leaves_the_tower_alone(model, tmp_path,
     trainer = trained_a_step(
         model, tmp_path, ranks, model={"peft": peft}, sync={"backend": "adapter"}
     )
+    assert isinstance(trainer.policy.model, PeftModel)
     adapter = adapter_tensors(trainer.policy.model)
     assert len(adapter) == 2 * 7 * 2  # A and B of seven projections of two layers
     assert not any(is_of_a_tower(name) for name in adapter)

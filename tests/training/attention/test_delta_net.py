@@ -58,13 +58,15 @@ EXPERTS: dict[str, Any] = {
     "shared_expert_intermediate_size": 16,
     "router_aux_loss_coef": 0.0,
 }
+NO_EXPERTS: dict[str, Any] = EXPERTS | {"num_experts": 0}
+FOUR_KEY_HEADS: dict[str, Any] = HYBRID | {"linear_num_key_heads": 4}
 CONFIGS: dict[str, PretrainedConfig] = {
-    "qwen3_next": Qwen3NextConfig(**HYBRID, **EXPERTS | {"num_experts": 0}),
+    "qwen3_next": Qwen3NextConfig(**HYBRID, **NO_EXPERTS),
     "qwen3_next, experts": Qwen3NextConfig(**HYBRID, **EXPERTS),
     "qwen3_5": Qwen3_5TextConfig(**HYBRID),
     "qwen3_5, experts": Qwen3_5MoeTextConfig(**HYBRID, **EXPERTS),
     "qwen3_5, tied, wide convolution, one key head each": Qwen3_5TextConfig(
-        **HYBRID | {"linear_num_key_heads": 4},
+        **FOUR_KEY_HEADS,
         tie_word_embeddings=True,
         linear_conv_kernel_dim=6,
     ),
@@ -203,7 +205,7 @@ def test_a_copy_of_a_model_has_layers_of_its_own(config: PretrainedConfig):
     model = hybrid(config, torch.float32)
     PolicyModel(model)
     other = copy.deepcopy(model)
-    other.get_decoder().layers[0].linear_attn.A_log.data.add_(3)
+    other.get_decoder().get_parameter("layers.0.linear_attn.A_log").data.add_(3)
     row = RowTensors.from_sequence(list(range(20)), "cpu")
     changed = PolicyModel(other)(row).logprob_T
     assert (changed - PolicyModel(model)(row).logprob_T).abs().max() > 1e-3

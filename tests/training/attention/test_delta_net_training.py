@@ -3,6 +3,7 @@
 import json
 import math
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
@@ -72,7 +73,11 @@ def plain_gradients(model: Path, run_dir: Path) -> dict[str, torch.Tensor]:
         loss, _ = policy_loss(policy(tensors), tensors, settings, denominator)
         loss.backward()
         total += loss.detach()
-    trained = {name: p.grad for name, p in plain.named_parameters() if ".visual." not in name}
+    trained = {
+        name: cast("torch.Tensor", p.grad)
+        for name, p in plain.named_parameters()
+        if ".visual." not in name
+    }
     return {"loss": total} | trained
 
 

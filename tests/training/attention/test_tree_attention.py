@@ -20,6 +20,7 @@ from asyncgrpo.training.attention.attention_backends import (
     Backends,
     choose_backends,
 )
+from asyncgrpo.training.attention.attention_sdpa import SdpaRow
 from asyncgrpo.training.attention.attention_varlen import KernelLimits, VarlenBackend
 from asyncgrpo.training.attention.gather_states import gather_states
 from asyncgrpo.training.attention.tree_attention import RowAttention, tree_attention
@@ -118,6 +119,7 @@ def test_no_tensor_of_n_by_n_is_made():
     row = build_row(tangled_samples())
     n = row.input_ids_N.size
     plan = RowAttention(row, CPU).plan(None, torch.float32)
+    assert isinstance(plan, SdpaRow)
     assert all(call.mask_B1QP is None or call.mask_B1QP[0].numel() < n * n for call in plan.calls)
 
 
@@ -159,7 +161,7 @@ class Recorded:
             k,
             v,
             attention_varlen.SegmentSpans(*ends),
-            scaling=named.get("scale", named.get("softmax_scale")),
+            scaling=named["scale" if "scale" in named else "softmax_scale"],
             window=None if left == -1 else left + 1,
             softcap=named.get("softcap") or None,
         )

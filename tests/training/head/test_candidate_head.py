@@ -6,13 +6,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from asyncgrpo.records import NO_TOKEN
 from asyncgrpo.training.head import candidate_head
 from asyncgrpo.training.head.candidate_head import CandidateTerms
 from asyncgrpo.training.head.lm_head import HeadScores, score_terms
 from asyncgrpo.training.head.logit_shape import Head, LogitShape
-from tests.training.head.test_lm_head import SHAPES, gradients
+from tests.training.head.test_lm_head import SHAPES, gradients, in_float64
 
 N, H, V, K = 17, 8, 29, 4
 POSITION_T = torch.tensor([0, 0, 0, 2, 3, 3, 7, 8, 9, 16, 16])
@@ -100,8 +101,10 @@ def test_values_and_gradients_equal_the_masked_row_of_logits(seed, full, has_bia
     hidden, weight, bias = draw(seed)
     bias = bias if has_bias else None
     sets, target, top_ids = draw_sets(seed, full)
+    defaults = candidate_head.score_drawn_terms.__kwdefaults__
+    assert defaults is not None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(candidate_head.score_drawn_terms.__kwdefaults__, "tile_elements", tile * H)
+        patch.setitem(defaults, "tile_elements", tile * H)
         tiled = score_terms(
             hidden,
             Head(weight, bias, shape),
@@ -185,7 +188,7 @@ def test_low_precision_products_are_accumulated_in_float32(dtype):
         top_ids_TK=top_ids,
         candidates=candidate_terms(sets),
     )
-    wide = [leaf.detach().double().requires_grad_() for leaf in (hidden, weight, bias)]
+    wide = in_float64(hidden, weight, bias)
     expected = masked_head(*wide, target, top_ids, sets, LogitShape())
     assert scores.logprob_T.dtype == torch.float32
     torch.testing.assert_close(scores.logprob_T.double(), expected.logprob_T, rtol=0, atol=1e-5)
@@ -202,7 +205,7 @@ def test_the_vocabulary_is_never_multiplied_out():
     """Largest tensor made has the candidates of a tile, not terms x V."""
     largest = 0
 
-    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+    class Watch(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             nonlocal largest
             out = func(*args, **(kwargs or {}))

@@ -35,6 +35,11 @@ def inputs(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor, 
     return hidden, weight, bias, target, top_ids
 
 
+def in_float64(hidden: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    wide = [leaf.detach().double().requires_grad_() for leaf in (hidden, weight, bias)]
+    return wide[0], wide[1], wide[2]
+
+
 def full_head(hidden, weight, bias, target, top_ids, shape: LogitShape) -> HeadScores:
     logits = hidden @ weight.T + (0 if bias is None else bias)
     logits = logits * shape.scale
@@ -144,7 +149,7 @@ def test_low_precision_products_are_accumulated_in_float32(dtype, shape):
     scores = score_terms(
         hidden, Head(weight, bias, shape), POSITION_T, target, top_ids_TK=top_ids, tile_logits=3 * V
     )
-    wide = [leaf.detach().double().requires_grad_() for leaf in (hidden, weight, bias)]
+    wide = in_float64(hidden, weight, bias)
     exact = full_head(*wide, target, top_ids, shape)
     for one, other in zip(scores, exact, strict=True):
         assert one.dtype == torch.float32
@@ -176,7 +181,7 @@ def test_where_the_device_has_mixed_products_they_are_used_and_give_the_same(
         found = gradients(scores, hidden, weight, bias)
     tiles = -(-len(POSITION_T.unique()) // 3)
     assert products.count == 3 * tiles  # logits twice, and the weight's gradient
-    wide = [leaf.detach().double().requires_grad_() for leaf in (hidden, weight, bias)]
+    wide = in_float64(hidden, weight, bias)
     exact = full_head(*wide, target, top_ids, shape)
     for one, other in zip(scores, exact, strict=True):
         assert one.dtype == torch.float32
@@ -205,7 +210,7 @@ def test_float32_is_within_1e_5_of_float64():
     scores = score_terms(
         hidden, Head(weight, bias, SHAPES["all"]), POSITION_T, target, top_ids_TK=top_ids
     )
-    wide = [leaf.detach().double().requires_grad_() for leaf in (hidden, weight, bias)]
+    wide = in_float64(hidden, weight, bias)
     exact = full_head(*wide, target, top_ids, SHAPES["all"])
     for one, other in zip(
         [*scores, *gradients(scores, hidden, weight, bias)],

@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zmq
@@ -47,7 +48,7 @@ class Peer:
         for message in messages:
             self.socket.send(encode(message))
 
-    def receive(self):
+    def receive(self) -> Any:
         assert self.socket.poll(60_000), "no answer"
         return decode_to_worker(self.socket.recv())
 
@@ -144,6 +145,7 @@ def test_one_micro_batch_is_planned_and_built_ahead_off_the_training_thread(
 def test_a_skipped_step_resolves_its_samples_as_errors(inbox: Inbox, peer: Peer):
     peer.send(hello(), make_group(0, 0), Exhausted())
     batch = inbox.take(60)
+    assert batch is not None
     inbox.commit([batch], step=1, trained=False)
     assert inbox.state(step=1, policy_version=0, seed=42).dropped == {"error": 1}
 

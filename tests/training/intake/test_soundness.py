@@ -1,6 +1,7 @@
 """A sample that a server or loop got wrong is named; too many of them end the run."""
 
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -15,7 +16,8 @@ SAMPLE = make_sample(0, 0, 0)
 FIRST = PROMPT_TOKENS  # the first trained token
 
 
-def changed(array: np.ndarray, at: object, value: float) -> np.ndarray:
+def changed(array: np.ndarray | None, at: Any, value: float) -> np.ndarray:
+    assert array is not None
     copy = array.copy()
     copy[at] = value
     return copy

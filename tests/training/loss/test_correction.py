@@ -239,11 +239,11 @@ def test_sequence_weights_in_a_wide_range_give_the_policys_own_gradient():
     found = (chance[:, None, None] * gradient(z, row, settings)).sum(0)
     logits = torch.from_numpy(z[0]).requires_grad_()
     p = logits.softmax(-1)
-    value = sum(
+    values = [
         p[0, a] * p[1, b] * float(advantage)
         for (a, b), advantage in zip(tokens, advantages, strict=True)
-    )
-    expected = -torch.autograd.grad(value, logits)[0].numpy()
+    ]
+    expected = -torch.autograd.grad(torch.stack(values).sum(), logits)[0].numpy()
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 

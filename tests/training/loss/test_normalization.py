@@ -8,14 +8,14 @@ from asyncgrpo.packing.planner import PlannedRow
 from asyncgrpo.packing.row import build_row
 from asyncgrpo.records import Sample, SampleKey
 from asyncgrpo.training import director
-from asyncgrpo.training.director import Director, Schedule
+from asyncgrpo.training.director import Schedule
 from asyncgrpo.training.intake.batches import Batch
 from asyncgrpo.training.loss.loss import policy_loss
 from asyncgrpo.training.model.forward import TermScores
 from asyncgrpo.training.model.row_tensors import RowTensors
 from asyncgrpo.training.orders import End, Order, Train
 from tests.training.fixtures import loss_settings
-from tests.training.test_director import FewBatches, NothingPublished
+from tests.training.test_director import FewBatches, direct
 
 TERMS = (((3, 5), (1, 2)), ((7, 1), (1, 1)))  # of each row of 2 ranks, in 2 micro-batches of 2
 SETTINGS = loss_settings(score_centering=False, clip_min=0.5, clip_max=2.0)
@@ -65,7 +65,7 @@ def test_a_steps_loss_is_that_of_the_formula(per_step: bool, monkeypatch: pytest
         num_ranks=2, accumulation=2, max_steps=1, weight_sync_steps=1, logging_steps=1,
         save_steps=None, per_step=per_step, token_budget=64,
     )  # fmt: skip
-    list(Director(inbox, NothingPublished(), schedule, step=0))
+    list(direct(inbox, schedule))
 
     total, masked, sums = 0.0, 0, []
     for orders in sent:

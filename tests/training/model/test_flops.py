@@ -4,6 +4,7 @@ import copy
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -30,13 +31,13 @@ from asyncgrpo.training.model.flops import (
     count_flops,
     measure_utilization,
 )
-from asyncgrpo.training.model.model import load_policy
+from asyncgrpo.training.model.model import Policy, load_policy
 from asyncgrpo.training.model.peak_rates import RATES, peak_rate, rate_of
 from tests.training.fixtures import make_model, resolved
 from tests.training.packed_samples import VOCABULARY, tangled_samples, tiny_model
 
 TOKEN_BY_TOKEN = "token_by_token"
-SMALL = {
+SMALL: dict[str, Any] = {
     "vocab_size": VOCABULARY,
     "hidden_size": 48,
     "intermediate_size": 80,
@@ -88,8 +89,10 @@ def token_by_token(row: Row) -> Iterator[None]:
     del AttentionInterface._global_mapping[TOKEN_BY_TOKEN]
 
 
-def policy_of(model: torch.nn.Module) -> SimpleNamespace:
-    return SimpleNamespace(model=model, layers=tuple(unwrap_peft(model).get_decoder().layers))
+def policy_of(model: torch.nn.Module, *layers: torch.nn.Module) -> Policy:
+    """What FLOPs are counted of; the layers are the model's own unless others are given."""
+    own = unwrap_peft(model).get_decoder().get_submodule("layers").children()
+    return cast("Policy", SimpleNamespace(model=model, layers=layers or tuple(own)))
 
 
 def measured(model: torch.nn.Module, row: Row) -> int:
@@ -151,11 +154,11 @@ def test_a_frozen_weight_has_no_gradient_to_compute(row: Row):
 
 def test_a_row_by_hand():
     flops = RowFlops(per_token=100.0, per_key={None: 10.0, 2: 1.0}, per_position=1000.0)
-    row = SimpleNamespace(
+    row = SimpleNamespace(  # what is counted of a row
         position_ids_N=np.array([0, 1, 2, 2], np.int32),  # keys 1 + 2 + 3 + 3, or 1 + 2 + 2 + 2
         term_position_T=np.array([1, 1, 2], np.int32),  # two positions predict
     )
-    assert flops.of_row(row) == 4 * 100 + 9 * 10 + 7 * 1 + 2 * 1000
+    assert flops.of_row(cast("Row", row)) == 4 * 100 + 9 * 10 + 7 * 1 + 2 * 1000
 
 
 def test_sharing_saves_what_is_shared(row: Row):
@@ -181,7 +184,7 @@ def test_a_gated_delta_net_by_hand():
     model = tiny_model(MODELS["grouped queries, tied head"], torch.float32)
     model.config = copy.deepcopy(model.config)
     model.config.layer_types = ["linear_attention"]
-    flops = count_flops(SimpleNamespace(model=model, layers=(Layer(),)))
+    flops = count_flops(policy_of(model, Layer()))
     # taps x channels, and a state of 3 x 4 x 5 read, written and read: 2 FLOPs each, 3 passes
     assert flops.per_token == 6 * (4 * 16 + 3 * 3 * 4 * 5)
     assert flops.per_key == {}

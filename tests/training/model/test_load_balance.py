@@ -1,5 +1,7 @@
 """The router's load-balancing loss: closed forms, transformers' own, and its place in the loss."""
 
+from typing import Any, cast
+
 import pytest
 import torch
 from transformers import LlamaConfig, MixtralConfig, Qwen3MoeConfig, Qwen3NextConfig
@@ -9,11 +11,13 @@ from asyncgrpo.errors import ConfigError
 from asyncgrpo.packing.row import build_row
 from asyncgrpo.training.loss.loss import policy_loss
 from asyncgrpo.training.loss.loss_sums import loss_metrics
+from asyncgrpo.training.model.architecture import unwrap_peft
 from asyncgrpo.training.model.forward import PolicyModel
 from asyncgrpo.training.model.load_balance import load_balancing_loss
 from asyncgrpo.training.model.row_tensors import RowTensors
 from tests.training.fixtures import loss_settings
 from tests.training.packed_samples import make_sample, tangled_samples, tiny_model
+from tests.training.test_packed_row import EXPERTS as EXPERT_SIZES
 from tests.training.test_packed_row import TINY
 
 LAYERS, TOKENS, EXPERTS = 3, 50, 8
@@ -26,8 +30,8 @@ def drawn_logits(dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, ...]
 
 
 def moe(**options) -> Qwen3MoeConfig:
-    experts = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
-    return Qwen3MoeConfig(**TINY, **experts, head_dim=16, **options)
+    sizes: dict[str, Any] = EXPERT_SIZES | {"head_dim": 16}
+    return Qwen3MoeConfig(**TINY, **sizes, **options)
 
 
 def policy_of(config, coefficient: float | None, dtype: torch.dtype = torch.float64):
@@ -50,7 +54,9 @@ def test_one_expert_for_every_token_costs_as_many_as_there_are():
 def test_value_and_gradient_are_transformers_own(top_k: int):
     ours, theirs = drawn_logits(torch.float32), drawn_logits(torch.float32)
     found = load_balancing_loss(ours, top_k)
-    expected = load_balancing_loss_func(theirs, EXPERTS, top_k)
+    # It takes a tensor a layer; its type says a tuple of one.
+    expected = load_balancing_loss_func(cast("tuple[torch.Tensor]", theirs), EXPERTS, top_k)
+    assert isinstance(expected, torch.Tensor)
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
     for one, other in zip(
         torch.autograd.grad(found, ours), torch.autograd.grad(expected, theirs), strict=True
@@ -77,13 +83,14 @@ def test_a_plain_sequence_has_the_aux_loss_of_transformers_with_its_gradients(
     ids = list(range(3, 25))
     policy = policy_of(config, 0.5, torch.float32)
     policy.train()
+    causal_lm = unwrap_peft(policy.model)
     if checkpointing:
-        policy.model.gradient_checkpointing_enable({"use_reentrant": False})
+        causal_lm.gradient_checkpointing_enable({"use_reentrant": False})
     found = policy(RowTensors.from_sequence(ids, "cpu")).balance
     parameters = [p for n, p in policy.named_parameters() if "layers" in n]
     gradients = torch.autograd.grad(found, parameters, allow_unused=True)
-    policy.model.gradient_checkpointing_disable()
-    policy.model.set_attn_implementation("eager")
+    causal_lm.gradient_checkpointing_disable()
+    causal_lm.set_attn_implementation("eager")
     expected = policy.model(torch.tensor([ids]), output_router_logits=True).aux_loss
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
     wanted = torch.autograd.grad(expected, parameters, allow_unused=True)
@@ -98,7 +105,7 @@ def test_a_token_that_samples_share_counts_once():
     policy = policy_of(moe(), 1.0)
     row = build_row([make_sample(0, first, 4), make_sample(1, second, 4)])
     found = policy(RowTensors.from_row(row, "cpu")).balance
-    policy.model.set_attn_implementation("eager")
+    unwrap_peft(policy.model).set_attn_implementation("eager")
     of_first, of_second = (
         policy.model(torch.tensor([ids]), output_router_logits=True).router_logits
         for ids in (first, second)
@@ -130,11 +137,11 @@ def test_a_coefficient_for_a_model_without_a_router_is_refused():
 def dense_hybrid() -> Qwen3NextConfig:
     """Qwen3-Next without experts; its configuration names a coefficient all the same."""
     heads = {"linear_num_key_heads": 2, "linear_num_value_heads": 4}
-    sizes = {"linear_key_head_dim": 8, "linear_value_head_dim": 8, "head_dim": 16}
+    dims = {"linear_key_head_dim": 8, "linear_value_head_dim": 8, "head_dim": 16}
+    sizes: dict[str, Any] = TINY | heads | dims | {"num_hidden_layers": 2}
     types = ["linear_attention", "full_attention"]
     return Qwen3NextConfig(
-        **TINY | heads | sizes | {"num_hidden_layers": 2},
-        layer_types=types, num_experts=0, router_aux_loss_coef=0.25,
+        **sizes, layer_types=types, num_experts=0, router_aux_loss_coef=0.25,
     )  # fmt: skip
 
 

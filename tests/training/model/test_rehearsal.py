@@ -32,7 +32,7 @@ SIZES: dict[str, Any] = {
     "num_attention_heads": 4,
     "max_position_embeddings": 128,
 }
-OPT_SIZES = SIZES | {"word_embed_proj_dim": 32, "ffn_dim": 48}
+OPT_SIZES: dict[str, Any] = SIZES | {"word_embed_proj_dim": 32, "ffn_dim": 48}
 
 
 def random_model(config: PretrainedConfig) -> PreTrainedModel:
@@ -60,7 +60,7 @@ def test_a_head_with_a_transform_before_its_matrix_is_refused():
 
 
 def test_what_a_model_raises_on_the_way_is_told_as_a_mistake_in_the_recipe():
-    sizes = SIZES | {"embedding_size": 16, "intermediate_size": 48}
+    sizes: dict[str, Any] = SIZES | {"embedding_size": 16, "intermediate_size": 48}
     model = random_model(ElectraConfig(**sizes, is_decoder=True))
     with pytest.raises(ConfigError, match=r"name_or_path: ElectraForCausalLM cannot run packed ro"):
         rehearse(model, CPU)
@@ -80,9 +80,12 @@ def test_attention_dropout_is_found_before_training_too():
 
 def test_a_model_with_another_word_for_its_layers_trains(tmp_path: Path):
     """GPT-2's are `h`."""
-    sizes = {"vocab_size": VOCAB, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 128}
+    gpt2 = GPT2Config(
+        vocab_size=VOCAB, n_embd=32, n_layer=3, n_head=4, n_positions=128, eos_token_id=1,
+        bos_token_id=1,
+    )  # fmt: skip
     quiet = {"attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0}
-    random_model(GPT2Config(**sizes, eos_token_id=1, bos_token_id=1)).save_pretrained(tmp_path)
+    random_model(gpt2).save_pretrained(tmp_path)
     config = resolved(add_tokenizer(tmp_path), tmp_path / "run", model={"init_kwargs": quiet})
     policy = load_policy(config, None, CPU)
     assert len(policy.layers) == 3
