@@ -37,8 +37,9 @@ lint: setup  ## ruff: rules and format
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 
-type: setup  ## pyright, strict
+type: setup  ## pyright: strict over asyncgrpo, standard over tests and recipes
 	$(BIN)/pyright
+	$(BIN)/pyright -p tests/pyrightconfig.json
 
 contracts: setup  ## the import layers, and who may import torch
 	$(BIN)/lint-imports
