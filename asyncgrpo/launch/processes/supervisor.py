@@ -109,7 +109,7 @@ class Supervisor:
 
 
 def in_order(exited: "Iterable[asyncio.Task[Exit]]") -> list[Exit]:
-    """The exits of processes that have ended, the earliest first: it is the one to blame."""
+    """The exits of processes that have ended, the earliest first: the one to blame."""
     return sorted((task.result() for task in exited), key=lambda exit_: exit_.at)
 
 
