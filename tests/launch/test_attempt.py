@@ -194,7 +194,8 @@ async def test_a_worker_that_dies_after_one_that_failed_is_not_blamed(attempt):
         "import signal, sys, time\nfrom pathlib import Path\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
         "events = Path(sys.argv[1]) / 'events.jsonl'\n"
-        "while 'process_ended' not in events.read_text(): time.sleep(0.05)\n"
+        # in two parts: the event of its own start holds this source
+        "while 'process_' + 'ended' not in events.read_text(): time.sleep(0.05)\n"
         "raise SystemExit(1)"
     )
     a = attempt(worker=worker, trainer=trainer)
