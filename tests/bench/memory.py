@@ -30,7 +30,7 @@ WARM_UP = 0.2  # of the run: caches fill, and allocators find their size
 POLL_S = 0.5
 ROOT = Path(__file__).parents[2]  # the fake server and the tiny model are the tests' own
 PROGRAMS = {"worker": "asyncgrpo.rollout.worker", "trainer": "asyncgrpo.training.trainer"}
-STARTERS = ("torch.distributed.run", "launch/guard.py")  # named with what they start
+STARTERS = ("torch.distributed.run", "processes/guard.py")  # named with what they start
 SERVER = """
 import sys
 from tests.fake_vllm import FakeServer, FakeState

@@ -89,6 +89,17 @@ async def test_the_first_process_to_end_is_named_with_its_status(tmp_path: Path)
         assert server.running
 
 
+async def test_of_two_that_ended_before_anybody_looked_the_first_is_named(tmp_path: Path):
+    async with supervised(tmp_path) as supervisor:
+        late = await supervisor.start(python("worker", SLEEP))
+        first = await supervisor.start(python("trainer", "raise SystemExit(3)"))
+        await first.exited
+        os.kill(late.pid, signal.SIGTERM)
+        await late.exited
+        with pytest.raises(ProcessEnded, match="trainer exited with status 3"):
+            await supervisor.while_alive(asyncio.sleep(600))
+
+
 async def test_a_killed_process_is_told_by_its_signal(tmp_path: Path):
     async with supervised(tmp_path) as supervisor:
         source = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
