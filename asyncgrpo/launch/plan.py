@@ -20,7 +20,7 @@ from asyncgrpo.server.command import cuda_visible_devices, server_command
 
 LOOPBACK = "127.0.0.1"
 ANY_ADDRESS = frozenset({"0.0.0.0", "::", ""})  # noqa: S104  # compared with, never bound
-# The variables that torchrun sets, for one rank: torchrun itself would take seconds and 230 MB.
+# The variables that torchrun sets, for one rank (docs/decisions/0054).
 ALONE = {
     "RANK": "0",
     "LOCAL_RANK": "0",

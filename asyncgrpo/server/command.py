@@ -231,7 +231,7 @@ def _cpu_env(config: Config, kv_bytes_per_token: int | None) -> dict[str, str]:
         # vLLM would pin its threads to cores, where the trainer's wait for the same ones.
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         # The model is not compiled (enforce-eager); steps of sampling would be, within the first
-        # request: for half a minute on a new machine.
+        # request: for half a minute on a new machine (docs/decisions/0053).
         "TORCHDYNAMO_DISABLE": "1",
     }
     if _in_one_process(config):
