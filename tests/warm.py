@@ -8,6 +8,7 @@ start one want to see what it does afterwards. That programs also start from not
 tests/end_to_end, which uses none of this.
 """
 
+import contextlib
 import ctypes
 import gc
 import json
@@ -19,10 +20,10 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TextIO
 
 from asyncgrpo.launch.machine import free_port
 
@@ -92,12 +93,13 @@ class _Forked(subprocess.Popen[str]):
                 os.close(end)
 
 
-def run_ranks(count: int, program: str, *arguments: str, timeout_s: float = 600) -> str:
-    """Run `count` ranks of a program to their end, as torchrun would; what they wrote to stderr."""
+@contextlib.contextmanager
+def ranks(count: int, program: str, *arguments: str) -> Iterator["Ranks"]:
+    """The ranks of a program, as torchrun starts them; ended with the block."""
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port("127.0.0.1"))}
     place |= {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
     with tempfile.TemporaryFile("w+") as errors:
-        ranks = [
+        processes = [
             ours().start(
                 program,
                 *arguments,
@@ -107,16 +109,32 @@ def run_ranks(count: int, program: str, *arguments: str, timeout_s: float = 600)
             for rank in range(count)
         ]
         try:
-            for process in ranks:
-                process.wait(timeout_s)
+            yield Ranks(processes, errors)
         finally:
-            for process in ranks:
+            for process in processes:
                 process.kill()
                 process.wait()
-            errors.seek(0)
-            said = errors.read()
-        assert [process.returncode for process in ranks] == [0] * count, said
+
+
+class Ranks(NamedTuple):
+    """Processes that write to one file."""
+
+    processes: list[subprocess.Popen[str]]
+    errors: TextIO
+
+    def finish(self, timeout_s: float = 600) -> str:
+        """Waits for the end of all, which must be a good one; what they wrote to stderr."""
+        codes = [process.wait(timeout_s) for process in self.processes]
+        self.errors.seek(0)
+        said = self.errors.read()
+        assert codes == [0] * len(codes), said
         return said
+
+
+def run_ranks(count: int, program: str, *arguments: str) -> str:
+    """Run the ranks of a program to their end; what they wrote to stderr."""
+    with ranks(count, program, *arguments) as started:
+        return started.finish()
 
 
 def _output(wanted: Any, usual: int) -> tuple[int, Any]:

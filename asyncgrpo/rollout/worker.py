@@ -10,7 +10,11 @@ Failed, and to the log.
 
 import os
 
+from asyncgrpo.process.loading import collect_from_now, load_without_collecting
+
 os.environ["CUDA_VISIBLE_DEVICES"] = ""  # before anything may look at the devices
+if __name__ == "__main__":
+    load_without_collecting()
 
 import argparse
 import asyncio
@@ -113,6 +117,7 @@ async def _run(run_dir: Path, config: Config, share: Share) -> None:
         # May take minutes, off the loop: SIGTERM still ends it.
         tokenizer, prompts = await in_daemon_thread(_load, config)
         inputs = Inputs(config, tokenizer, prompts, share)
+        collect_from_now()
         async with _client(config, recorder) as client:
             events = EventLog(run_dir / EVENTS_FILE)
             await work(inputs, link, client, recorder, events=events)

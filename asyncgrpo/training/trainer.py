@@ -13,6 +13,11 @@ Rank 0 alone talks to worker, servers and files (`RankZero`); every rank runs th
 the same orders, so all take part in the same collectives.
 """
 
+from asyncgrpo.process.loading import collect_from_now, load_without_collecting
+
+if __name__ == "__main__":
+    load_without_collecting()
+
 import argparse
 import logging
 import signal
@@ -311,6 +316,7 @@ def _lead(
 
 def main() -> int:
     """Runs one trainer process; its exit code."""
+    collect_from_now()  # before the model: garbage there may be gigabytes
     parser = argparse.ArgumentParser(prog="python -m asyncgrpo.training.trainer")
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--checkpoint", type=int, metavar="STEP", help="default: the newest")

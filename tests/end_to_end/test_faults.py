@@ -4,7 +4,9 @@ One server serves every test here, as `asyncgrpo serve` in one terminal and `tra
 """
 
 import contextlib
+import signal
 import subprocess
+from collections.abc import Callable
 
 import httpx
 import psutil
@@ -42,10 +44,11 @@ def train(url: str, directory: RunDirectory, *overrides: str) -> tuple[str, ...]
 
 @pytest.fixture(scope="module")
 def finished(url, tmp_path_factory) -> RunDirectory:
-    """Two steps with a server that another run left paused."""
+    """Two steps of two ranks with a server that another run left paused."""
     directory = RunDirectory(tmp_path_factory.mktemp("finished") / "run")
     httpx.post(f"{url}/pause?mode=keep", timeout=30).raise_for_status()
-    run(*train(url, directory, "trainer.max_steps=2"))
+    overrides = ("trainer.max_steps=2", "trainer.nproc_per_node=2", "trainer.token_budget=512")
+    run(*train(url, directory, *overrides))
     return directory
 
 
@@ -58,33 +61,52 @@ def test_a_server_left_paused_by_a_killed_trainer_is_used_again(finished):
     assert finished.state["step"] == 2
 
 
-def test_two_trainer_processes_share_a_run(url, tmp_path):
-    directory = RunDirectory(tmp_path / "run")
-    overrides = ("trainer.max_steps=2", "trainer.nproc_per_node=2", "trainer.token_budget=512")
-    run(*train(url, directory, *overrides))
-    first = directory.metrics[0]
+def test_two_trainer_processes_share_a_run(finished):
+    first = finished.metrics[0]
     assert first["batch/microbatches_per_step"] == 1
     assert first["batch/row_tokens_max"] <= 512 < first["batch/forwarded_tokens_per_step"]
     assert first["sampling/importance_sampling_ratio/mean"] == pytest.approx(1, abs=1e-3)
 
 
-def test_a_killed_trainer_resumes_at_the_first_unresolved_prompt(url, tmp_path):
-    directory = RunDirectory(tmp_path / "run")
-    with started(*train(url, directory, "trainer.max_steps=500")) as launcher:
-        wait_until(lambda: len(directory.metrics) >= 5 or launcher.poll() is not None, "step 5")
+@contextlib.contextmanager
+def started_until(ready: Callable[[], bool], *arguments: str):
+    """A launcher whose run has come so far, and goes on."""
+    with started(*arguments) as launcher:
+        wait_until(lambda: ready() or launcher.poll() is not None, "the run to come so far")
+        yield launcher
+
+
+@pytest.fixture(scope="module")
+def killed(url, tmp_path_factory) -> tuple[RunDirectory, str]:
+    """A run whose trainer was killed after step 5; gives what was printed, too."""
+    directory = RunDirectory(tmp_path_factory.mktemp("killed") / "run")
+    command = train(url, directory, "trainer.max_steps=500")
+    with started_until(lambda: len(directory.metrics) >= 5, *command) as launcher:
         process_titled("asyncgrpo: trainer", launcher.pid).kill()
         assert launcher.wait(180) == 1
-        output = launcher.stdout.read()
+        return directory, launcher.stdout.read()
+
+
+def test_a_killed_trainer_resumes_at_the_first_unresolved_prompt_and_ctrl_c_checkpoints(killed):
+    directory, output = killed
     assert "trainer" in output
     step, resolved = directory.state["step"], directory.resolved
     assert step >= 4
     assert step % 2 == 0  # a checkpoint's, saved in mid-run: save_steps is 2
 
-    run("resume", str(directory.path), f"trainer.max_steps={step + 4}")
+    def four_steps_on() -> bool:
+        return directory.state["step"] >= step + 4
 
-    assert directory.state["step"] == step + 4
+    with started_until(four_steps_on, "resume", str(directory.path)) as launcher:
+        with contextlib.suppress(ProcessLookupError):
+            launcher.send_signal(signal.SIGINT)
+        assert launcher.wait(180) == 0, launcher.stdout.read()
+
+    last = directory.state["step"]
+    assert last >= step + 4
+    assert directory.checkpoint(last).is_dir()
     steps = [record["step"] for record in directory.metrics]
-    assert steps[-4:] == list(range(step + 1, step + 5))
+    assert steps[step - last :] == list(range(step + 1, last + 1))
     assert resolved < directory.resolved
 
 
@@ -94,27 +116,15 @@ def test_a_finished_run_says_so_and_trains_nothing(finished):
     assert [record["step"] for record in finished.metrics] == [1, 2]
 
 
-def test_ctrl_c_checkpoints_and_exits_cleanly(url, tmp_path):
-    directory = RunDirectory(tmp_path / "run")
-    with started(*train(url, directory, "trainer.max_steps=500")) as launcher:
-        wait_until(lambda: len(directory.metrics) >= 3 or launcher.poll() is not None, "step 3")
-        with contextlib.suppress(ProcessLookupError):
-            launcher.send_signal(2)
-        assert launcher.wait(180) == 0, launcher.stdout.read()
-    step = directory.state["step"]
-    assert step >= 3
-    assert directory.checkpoint(step).is_dir()
-
-
 def test_ctrl_c_twice_stops_now_and_the_run_can_be_resumed(url, tmp_path):
     directory = RunDirectory(tmp_path / "run")
-    with started(*train(url, directory, "trainer.max_steps=500")) as launcher:
-        wait_until(lambda: len(directory.metrics) >= 3 or launcher.poll() is not None, "step 3")
+    command = train(url, directory, "trainer.max_steps=500")
+    with started_until(lambda: len(directory.metrics) >= 3, *command) as launcher:
         family = descendants(launcher.pid)
-        launcher.send_signal(2)
+        launcher.send_signal(signal.SIGINT)
         heard = next(line for line in launcher.stdout if "finishing the step" in line)
         assert "Ctrl-C again stops now" in heard
-        launcher.send_signal(2)
+        launcher.send_signal(signal.SIGINT)
         output = launcher.stdout.read()
         assert launcher.wait(60) in {0, 1}  # 0: the step was over before the second one came
     assert f"asyncgrpo resume {directory.path}" in output

@@ -35,6 +35,7 @@ pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1200)]
 
 MODEL = str(Path(__file__).parents[1] / "assets" / "sums-model")
 CONTEXT = 256
+TRIES = 20
 KEY = "contract-key"
 AUTHORIZED = {"authorization": f"Bearer {KEY}"}
 RECIPE = f"""
@@ -394,16 +395,22 @@ async def test_clients_that_go_away_end_their_requests_in_the_engine(real):
     requests = long_prompts(256)  # many prefills: most still wait when the first has begun
     whole = await asyncio.gather(*(real.generate(one) for one in requests))
     num_tokens = sum(turn.output_ids.size for turn in whole)
-    await real.reset_prefix_cache()
-    before = (await real.load()).generation_tokens
 
-    tasks = [asyncio.ensure_future(real.generate(one)) for one in requests]
-    await until(real, lambda load: load.running > 0)
-    for task in tasks:
-        task.cancel()
-    await until(real, lambda load: load.running == load.waiting == 0)
-    made = (await real.load()).generation_tokens - before
-    assert made < 0.9 * num_tokens  # all of them, were one to go on; 0.3 on a busy machine
+    async def made_for_nobody() -> int:
+        await real.reset_prefix_cache()
+        before = (await real.load()).generation_tokens
+        tasks = [asyncio.ensure_future(real.generate(one)) for one in requests]
+        await until(real, lambda load: load.running > 0 or load.generation_tokens > before)
+        for task in tasks:
+            task.cancel()
+        await until(real, lambda load: load.running == load.waiting == 0)
+        return (await real.load()).generation_tokens - before
+
+    # All of them each time, were they to go on. On a busy machine all may be done before we look.
+    made = [await made_for_nobody()]
+    while made[-1] >= 0.9 * num_tokens and len(made) < TRIES:
+        made.append(await made_for_nobody())
+    assert made[-1] < 0.9 * num_tokens, made
     assert await real.health()
 
 

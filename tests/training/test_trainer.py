@@ -1,6 +1,5 @@
 """The real trainer process, a scripted worker, and a publisher that only counts: no server."""
 
-import contextlib
 import json
 import os
 import signal
@@ -221,34 +220,33 @@ def wait_for_step(run_dir: Path, process: subprocess.Popen[str], step: int) -> N
         time.sleep(0.1)
 
 
-def two_ranks_at_work(run_dir: Path, model: Path) -> subprocess.Popen[str]:
+def write_long_run_of_two_ranks(run_dir: Path, model: Path) -> None:
     leaves = {"max_steps": 100_000, "nproc_per_node": 2, "sharding": "fsdp2"}
     write_run(run_dir, resolved(model, run_dir, trainer=leaves, rollout={"max_staleness": 50}))
-    return torchrun(run_dir, 2)
-
-
-def ranks_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
-    return sorted(psutil.Process(process.pid).children(), key=lambda rank: rank.pid)
 
 
 def test_a_killed_rank_ends_the_run_at_once_with_a_message(model: Path, tmp_path: Path):
+    write_long_run_of_two_ranks(tmp_path, model)
     with ScriptedWorker(tmp_path, num_prompts=50):
-        process = two_ranks_at_work(tmp_path, model)
+        process = torchrun(tmp_path, 2)
         wait_for_step(tmp_path, process, 2)
-        ranks_of(process)[1].kill()
+        ranks = sorted(psutil.Process(process.pid).children(), key=lambda rank: rank.pid)
+        ranks[1].kill()
         _, errors = process.communicate(timeout=300)
     assert process.returncode == 1
     assert "a rank of the trainer is gone" in errors or "lost rank" in errors
 
 
 def test_ranks_asked_to_end_finish_their_step_together(model: Path, tmp_path: Path):
-    with ScriptedWorker(tmp_path, num_prompts=50):
-        process = two_ranks_at_work(tmp_path, model)
-        wait_for_step(tmp_path, process, 2)
-        for rank in ranks_of(process):
-            with contextlib.suppress(psutil.NoSuchProcess):  # both end after the first has heard
-                rank.terminate()
-        finish(process)
+    write_long_run_of_two_ranks(tmp_path, model)
+    with (
+        ScriptedWorker(tmp_path, num_prompts=50),
+        warm.ranks(2, PROGRAM, str(tmp_path)) as ranks,
+    ):
+        wait_for_step(tmp_path, ranks.processes[0], 2)
+        for rank in ranks.processes:
+            rank.terminate()  # both end after the first has heard
+        ranks.finish()
     final = state(tmp_path)
     assert state(tmp_path / "checkpoints" / f"step-{final['step']:06d}") == final
 

@@ -72,17 +72,20 @@ def row() -> Row:
 @pytest.fixture
 def token_by_token(row: Row) -> Iterator[None]:
     """Attention that forms no score but those that count."""
-    paths = [torch.from_numpy(path) for path in paths_of(row)]
+    paths = paths_of(row)
 
     def attend(module, query, key, value, mask, *, scaling, sliding_window=None, **_):
         groups = query.shape[1] // key.shape[1]
-        outputs = []
-        for at, path in enumerate(paths):
-            seen = path if sliding_window is None else path[-sliding_window:]
-            k, v = (x[0][:, seen].repeat_interleave(groups, 0) for x in (key, value))
-            scores = query[0, :, at, None] @ k.transpose(1, 2) * scaling
-            outputs.append((scores.softmax(-1) @ v)[:, 0])
-        return torch.stack(outputs)[None], None
+        k, v = (x[0].repeat_interleave(groups, 0) for x in (key, value))
+        seen = [path if sliding_window is None else path[-sliding_window:] for path in paths]
+        output = query.new_zeros(*query.shape[1:3], value.shape[-1])
+        for count in {path.size for path in seen}:  # those that see as many keys go together
+            at = [i for i, path in enumerate(seen) if path.size == count]
+            keys = torch.from_numpy(np.stack([seen[i] for i in at]))
+            scores = query[0, :, at, None] @ k[:, keys].transpose(2, 3) * scaling
+            attended = (scores.softmax(-1) @ v[:, keys])[:, :, 0]
+            output = output.index_copy(1, torch.tensor(at), attended)
+        return output.transpose(0, 1)[None], None
 
     AttentionInterface.register(TOKEN_BY_TOKEN, attend)
     yield
