@@ -1,4 +1,6 @@
-"""The stacks of a process that runs or hangs, on SIGUSR1: the launcher's crash bundle holds them.
+"""The stacks of a process on SIGUSR1, as it runs or hangs.
+
+The launcher collects them in a crash bundle.
 
     SIGUSR1 --main thread, at once--> its own stack
             --main thread, between two instructions of Python--> every thread's
