@@ -26,25 +26,37 @@ settings.register_profile(
 )
 settings.load_profile("asyncgrpo")
 
-# With `-n 2` each process takes the next file when it is done: those that start servers and ranks
-# come first, the longest at the head, so that both end together.
-LONGEST = (
+# With `-n 2` each process takes the next file when it is done. The longest come first, so that both
+# end together; between those that keep two cores busy stand those that mostly wait.
+FIRST = (
     "end_to_end/test_faults.py",
-    "end_to_end/test_train.py",
-    "end_to_end/test_tools.py",
     "training/test_trainer.py",
+    "launch/test_attempt.py",
+    "rollout/test_worker.py",
+    "end_to_end/test_train.py",
+    "rollout/test_worker_loops.py",
+    "rollout/test_worker_loops_tools.py",
+    "rollout/test_worker_loops_faults.py",
+    "rollout/test_worker_loops_limits.py",
+    "training/intake/test_connected_workers.py",
+    "end_to_end/test_tools.py",
+    "rewards/test_code.py",
+    "server/test_client.py",
+    "launch/processes/test_supervisor.py",
+    "training/intake/test_inbox.py",
+    "server/test_capabilities.py",
+    "sandbox/test_confine.py",
+    "rollout/tools/test_tools.py",
     "sync/test_vllm_folder.py",
     "server/test_contract.py",
     "training/test_vllm_ratios.py",
-    "training/test_vllm_hybrid.py",
-    "sync/test_vllm_adapter.py",
-    "rollout/test_worker.py",
     "bench/test_memory.py",
-    "launch/test_attempt.py",
-    "training/intake/test_connected_workers.py",
+    "test_same_curve.py",
+    "sync/test_vllm_adapter.py",
+    "training/test_vllm_hybrid.py",
+    "training/test_parallel.py",
     "training/test_packed_row.py",
-    "rollout/test_worker_loops.py",
-    "rollout/test_worker_loops_tools.py",
+    "training/test_demo_ranks.py",
 )
 
 
@@ -53,5 +65,5 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    rank = {Path(__file__).parent / name: at for at, name in enumerate(LONGEST)}
+    rank = {Path(__file__).parent / name: at for at, name in enumerate(FIRST)}
     items.sort(key=lambda item: rank.get(item.path, len(rank)))

@@ -7,10 +7,14 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from asyncgrpo.config import Facts, load_recipe, resolve
 from tests.end_to_end.runs import RECIPE, RunDirectory, run
+from tests.server.vllm_process import running_vllm
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800)]
 
+LORA = "model.peft={r: 8, lora_alpha: 16, target_modules: all-linear}"
+FACTS = Facts(recipe_name="sums", working_dir=str(RECIPE.parent))
 ALWAYS = (  # of the step itself
     "loss",
     "grad_norm",
@@ -38,16 +42,18 @@ WHERE_ROLLOUTS_END = ("completions/mean_length", "completions/clipped_ratio")
 
 @pytest.fixture(scope="module", params=["folder", "adapter"])
 def trained(request, tmp_path_factory) -> tuple[str, RunDirectory, str]:
-    """Five steps; gives the back end, the run directory and what was printed."""
+    """Five steps; gives the back end, the run directory and what was printed.
+
+    `folder` starts all of its processes from nothing; `adapter` finds its server.
+    """
     path = tmp_path_factory.mktemp(request.param) / "run"
-    lora = ["model.peft={r: 8, lora_alpha: 16, target_modules: all-linear}"]
-    printed = run(
-        "train",
-        str(RECIPE),
-        f"run.dir={path}",
-        f"sync.backend={request.param}",
-        *(lora if request.param == "adapter" else []),
-    )
+    arguments = (str(RECIPE), f"run.dir={path}", f"sync.backend={request.param}")
+    if request.param == "folder":
+        printed = run("train", *arguments)
+    else:
+        config = resolve(load_recipe(RECIPE, [*arguments[1:], LORA]), FACTS).config
+        with running_vllm(config, path.with_name("server.log"), {}) as url:
+            printed = run("train", *arguments, LORA, f"server.urls=[{url}]")
     return request.param, RunDirectory(path), printed
 
 

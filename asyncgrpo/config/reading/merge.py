@@ -61,15 +61,12 @@ def origin_of(key: Key, origins: Mapping[Key, Origin], default: Origin) -> Origi
 
 def merge(base: Sequence[Layer], overrides: Sequence[str], defaults: Tree) -> Merged:
     """Put the layers and then the overrides on top of each other, and interpolate."""
-    from omegaconf import OmegaConf
-
     merged = Merged()
     for layer in (*base, *_override_layers(overrides, merged.problems)):
         _lay_origins(merged.origins, layer)
         merged.tree = _on_top(merged.tree, _with_marks(layer.tree))
     _refuse_marked(merged)
-    scope = OmegaConf.create(_on_top(defaults, merged.tree))
-    _interpolate(merged, scope)
+    _interpolate(merged, defaults)
     return merged
 
 
@@ -242,14 +239,16 @@ def _unreadable(text: str) -> str | None:
     return None
 
 
-def _interpolate(merged: Merged, scope: Any) -> None:
+def _interpolate(merged: Merged, defaults: Tree) -> None:
     """Replace every `${...}` in place; one that cannot be resolved becomes a problem."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    for key, text in _texts(merged.tree):
-        if "${" not in text:
-            continue
+    found = [(key, text) for key, text in _texts(merged.tree) if "${" in text]
+    if not found:
+        return  # the tree of all keys costs more than all layers of most recipes
+    scope = OmegaConf.create(_on_top(defaults, merged.tree))
+    for key, text in found:
         try:
             value = value_at(scope, key)
             if OmegaConf.is_config(value):
