@@ -111,7 +111,7 @@ async def run_one(tmp_path, server, share: Share, **rollout):
 
 
 async def test_each_has_its_part_of_the_rollouts_at_once(tmp_path, server):
-    server.state.latency_s = 0.1
+    server.state.latency_s = 0.5  # far more than five requests need to arrive
     await run_one(tmp_path, server, Share(1, 3), max_concurrent_rollouts=16)
     assert server.state.most_running == 5  # 16 = 6 + 5 + 5
 
