@@ -45,8 +45,9 @@ contracts: setup  ## the import layers, and who may import torch
 	$(BIN)/lint-imports
 
 format: setup  ## let ruff rewrite what it can
-	$(BIN)/ruff check --fix $(SOURCES)
+	$(BIN)/ruff check --fix-only --quiet $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
+	$(BIN)/ruff check $(SOURCES)
 
 docs: setup  ## write the generated reference pages again
 	$(BIN)/python -m asyncgrpo.config.reference > docs/configuration.md

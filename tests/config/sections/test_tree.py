@@ -14,8 +14,8 @@ from asyncgrpo.config.sections.model import PeftConfig
 
 REQUIRED = object()
 
-# Section by section as in the specification; a leaf without a stated default is None. Our own
-# are the two timeouts of tools and environments.
+# Section by section as in the specification; a leaf without a stated default is None; then
+# what the specification does not have.
 LEAVES = {
     "model": {
         "name_or_path": REQUIRED,
