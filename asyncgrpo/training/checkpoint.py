@@ -2,7 +2,7 @@
 
     config.json, model.safetensors, ...     the model or (adapter_*) the adapter, with its
     tokenizer.json, ...                     tokenizer: `from_pretrained` loads them
-    preprocessor_config.json, ...           the start model's image processor, if it has one
+    generation_config.json, ...             files of the start model, as they are
     optimizer.safetensors                   the optimizer's state by parameter name
     trainer.json, rollout_state.json        the rest of the trainer's state; the ledger
 
@@ -13,6 +13,7 @@ so neither has state; an optimizer's hyperparameters are always those of the con
 
 import logging
 import shutil
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -26,7 +27,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
-from asyncgrpo.errors import RunError
+from asyncgrpo.errors import ConfigError, RunError
 from asyncgrpo.ledger.checkpoint_layout import (
     TRAINER_NAME,
     Checkpoint,
@@ -162,6 +163,26 @@ def write_checkpoint(
     return final
 
 
+def rehearse_save(policy: Policy, tokenizer: Tokenizer, run_dir: Path) -> None:
+    """Writes what a checkpoint has beside its weights, and one of these, and takes it away again.
+
+    Before the model is sharded, so on any one rank.
+
+    Raises:
+        ConfigError: A checkpoint could not be written: better now than after `save_steps` steps.
+    """
+    name, smallest = min(policy.model.state_dict().items(), key=lambda item: item[1].numel())
+    try:
+        with tempfile.TemporaryDirectory(prefix=".rehearsal-", dir=run_dir) as folder:
+            _write_model(Path(folder), {name: smallest.cpu().contiguous()}, policy)
+            tokenizer.save_pretrained(folder)
+    except Exception as error:  # whatever a model's or a tokenizer's class raises while it saves
+        raise ConfigError(
+            f"model.name_or_path: no checkpoint of this model can be written: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+
+
 def _whole_model(policy: Policy) -> dict[str, Tensor]:
     whole: dict[str, Tensor] = {}
     by_id: dict[int, Tensor] = {}  # tied weights stay one tensor
@@ -192,5 +213,5 @@ def _write_model(folder: Path, tensors: dict[str, Tensor], policy: Policy) -> No
         )
     else:
         model.save_pretrained(folder, state_dict=tensors)
-        for name, content in policy.processor_files.items():
+        for name, content in policy.files_handed_on.items():
             (folder / name).write_bytes(content)

@@ -40,7 +40,7 @@ from asyncgrpo.ledger.run_end import reached_end
 from asyncgrpo.process.ending import run_to_the_end
 from asyncgrpo.process.log_format import start_log
 from asyncgrpo.process.title import process_title, take_title
-from asyncgrpo.training.checkpoint import gather, load_optimizer
+from asyncgrpo.training.checkpoint import gather, load_optimizer, rehearse_save
 from asyncgrpo.training.director import follow
 from asyncgrpo.training.loss.loss import LossSettings, policy_loss
 from asyncgrpo.training.loss.loss_sums import LossSums
@@ -86,10 +86,12 @@ class Trainer:
         self.config = config
         self.ranks = ranks
         self.policy = load_policy(config, path, ranks.device)
+        self.tokenizer = load_tokenizer(config.model)
         rehearse(self.policy.model, ranks.device)
+        if ranks.is_first:
+            rehearse_save(self.policy, self.tokenizer, Path(known(config.run.dir)))
         self._shard()
         self.optimizer = build_optimizer(self.policy.scorer, config.trainer)
-        self.tokenizer = load_tokenizer(config.model)
         self._probe_ids = probe_ids(config, self.policy, len(self.tokenizer))
         self._rates = LearningRate(config.trainer)
         self._loss_settings = LossSettings.from_config(

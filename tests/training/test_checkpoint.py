@@ -159,6 +159,44 @@ def test_transformers_loads_the_model_of_a_checkpoint(tmp_path: Path, ranks: Ran
     assert loaded.config._attn_implementation != "asyncgrpo_tree"
 
 
+SAMPLING = [
+    {"top_p": 0.9},
+    {"temperature": 0.6, "top_k": 20},
+    {"num_beams": 1, "early_stopping": 1},
+]
+
+
+@pytest.mark.parametrize("values", SAMPLING)
+def test_a_checkpoint_hands_on_the_models_own_generation_config(
+    tmp_path: Path, ranks: Ranks, values
+):
+    """Values without `do_sample`, as many published models have them, which nobody may save."""
+    model = make_model(tmp_path / "model")
+    content = json.dumps({"eos_token_id": 1} | values).encode() + b"  \n"
+    (model / "generation_config.json").write_bytes(content)
+    trainer = Trainer(resolved(model, tmp_path), ranks, None)
+    take_step(trainer)
+    path = save(trainer, tmp_path / "checkpoints")
+    assert (path / "generation_config.json").read_bytes() == content
+    resumed = Trainer(resolved(model, tmp_path), ranks, open_checkpoint(path))
+    again = save(resumed, tmp_path / "more")
+    assert (again / "generation_config.json").read_bytes() == content
+    AutoModelForCausalLM.from_pretrained(path)
+
+
+@pytest.mark.parametrize("peft", [None, LORA])
+def test_what_cannot_be_saved_is_told_before_the_first_step(
+    model: Path, tmp_path: Path, ranks: Ranks, monkeypatch: pytest.MonkeyPatch, peft
+):
+    def refuse(*_, **__):
+        raise ValueError("this tokenizer has no form on disk")
+
+    monkeypatch.setattr("transformers.PreTrainedTokenizerBase.save_pretrained", refuse)
+    with pytest.raises(ConfigError, match=r"no checkpoint .* no form on disk"):
+        Trainer(resolved(model, tmp_path, model={"peft": peft}), ranks, None)
+    assert not list(tmp_path.glob(".rehearsal*"))
+
+
 def test_peft_loads_the_adapter_of_a_checkpoint(model: Path, tmp_path: Path, ranks: Ranks):
     config = resolved(model, tmp_path, model={"peft": LORA})
     trainer = Trainer(config, ranks, None)

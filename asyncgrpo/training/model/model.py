@@ -23,6 +23,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
     AutoTokenizer,
+    GenerationConfig,
     PretrainedConfig,
     PreTrainedModel,
 )
@@ -35,8 +36,8 @@ from asyncgrpo.errors import CheckpointError, ConfigError
 from asyncgrpo.sync.tensors import ADAPTER_FILE, adapter_state
 from asyncgrpo.training.attention.attention_backends import choose_backends
 from asyncgrpo.training.model.architecture import inspect_model
+from asyncgrpo.training.model.files_handed_on import GENERATION_CONFIG, files_to_hand_on
 from asyncgrpo.training.model.forward import PolicyModel
-from asyncgrpo.training.model.processor_files import processor_files
 
 logger = logging.getLogger(__name__)
 
@@ -50,8 +51,8 @@ class Policy:
     scorer: PolicyModel
     model: PreTrainedModel | PeftModel  # what is saved and published
     layers: tuple[nn.Module, ...]  # its decoder layers
-    # The files of an image processor, for a checkpoint of the whole model.
-    processor_files: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+    # What a checkpoint of the whole model takes from the start model.
+    files_handed_on: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
 
     @property
     def vocab_size(self) -> int:
@@ -105,10 +106,13 @@ def load_policy(config: Config, checkpoint: Path | None, device: torch.device) -
         config.model.router_aux_loss_coef,
     )
     decoder = inspect_model(model).decoder
-    beside: Mapping[str, bytes] = {}
-    if peft is None and _has_images(base.config):
-        beside = processor_files(config.model.name_or_path, config.model.revision)
-    return Policy(scorer, model, _decoder_layers(decoder, config.model), beside)
+    files: Mapping[str, bytes] = {}
+    if peft is None:
+        name, revision = config.model.name_or_path, config.model.revision
+        files = files_to_hand_on(name, revision, images=_has_images(base.config))
+    if GENERATION_CONFIG in files:
+        base.generation_config = GenerationConfig()  # not to be saved in that file's place
+    return Policy(scorer, model, _decoder_layers(decoder, config.model), files)
 
 
 def load_tokenizer(config: ModelConfig) -> Tokenizer:
