@@ -164,7 +164,7 @@ def write_checkpoint(
 
 
 def rehearse_save(policy: Policy, tokenizer: Tokenizer, run_dir: Path) -> None:
-    """Writes what a checkpoint has beside its weights, and one of these, and takes it away again.
+    """Writes all of a checkpoint but most of its weights, and takes it away again.
 
     Before the model is sharded, so on any one rank.
 
