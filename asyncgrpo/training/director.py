@@ -56,7 +56,7 @@ class Director:
         self._publisher = publisher
         self._schedule = schedule
         self._step = step  # finished
-        self._saved = step
+        self._saved = self._logged = step
 
     def __iter__(self) -> Iterator[Order]:
         while True:
@@ -110,19 +110,25 @@ class Director:
             num_trained = sum(batch.num_trained for batch in batches)
             scale = self._provisional_denominator / max(num_trained, 1)
         save = schedule.save_steps is not None and step % schedule.save_steps == 0
+        log = step % schedule.logging_steps == 0
         if save:
             self._saved = step
+        if log:
+            self._logged = step
         end = End(
             gradient_scale=scale,
             publish=step % schedule.weight_sync_steps == 0,
             save=save,
-            log=step % schedule.logging_steps == 0,
+            log=log,
         )
         mine = msgspec.structs.replace(end, batches=batches, waited_s=waited_s)
         return [mine, *self._to_all(end)[1:]]
 
     def _finish(self) -> Finish:
-        return Finish(save=self._schedule.save_steps is not None and self._step > self._saved)
+        return Finish(
+            save=self._schedule.save_steps is not None and self._step > self._saved,
+            log=self._step > self._logged,
+        )
 
     def _is_last(self, step: int) -> bool:
         return self._schedule.max_steps is not None and step >= self._schedule.max_steps

@@ -37,9 +37,10 @@ class Wait(msgspec.Struct, frozen=True, tag=True):
 
 
 class Finish(msgspec.Struct, frozen=True, tag=True):
-    """Order: the run is over."""
+    """Order: the run is over, but for what the fields ask for."""
 
     save: bool
+    log: bool  # steps were taken since the last log window
 
 
 Order = Train | End | Wait | Finish

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ParamSpec
 
+import numpy as np
+
 from asyncgrpo.ledger.states import LedgerCounts
 from asyncgrpo.metrics.sinks import EVENTS_FILE, EventLog, Sinks
 from asyncgrpo.metrics.step_line import step_line
@@ -166,7 +168,9 @@ def _record_batches(recorder: Recorder, report: StepReport) -> None:
     record("batch/samples_per_step", len(samples))
     record("batch/groups_per_step", len({(s.key.epoch, s.key.position) for s in samples}))
     record("batch/microbatches_per_step", len(batches))
-    record("batch/masked_token_frac", max(1 - trained / forwarded, 0.0), forwarded)
+    # A trained token counts once here too, however many samples share it.
+    unique = sum(np.unique(row.term_position_T).size for batch in batches for row in batch.rows)
+    record("batch/masked_token_frac", 1 - unique / forwarded, forwarded)
     record("batch/packing_ratio", raw / forwarded, forwarded)
     record("batch/pad_frac", 0.0, forwarded)  # a row travels as it is
     for row in rows:

@@ -121,6 +121,8 @@ class Trainer:
                 case Wait():
                     pass
                 case Finish():
+                    if order.log:
+                        self._report(rank_zero)
                     if order.save:
                         self._save(rank_zero)
 

@@ -109,7 +109,7 @@ def test_a_step_cut_short_by_the_end_is_taken_over_what_it_has(sent):
     *_, end, finish = list(make_director(FewBatches(RANKS), accumulation=4))
     assert isinstance(end, End)
     assert (end.gradient_scale, end.publish, end.save, end.log) == (1.0, True, False, True)
-    assert finish == Finish(save=False)
+    assert finish == Finish(save=False, log=False)
 
 
 def test_the_end_of_a_step_gives_its_batches_to_rank_0_alone(sent):
@@ -131,3 +131,17 @@ def test_rows_train_with_the_version_that_the_weights_have(sent):
     assert isinstance(first, Train)
     assert isinstance(second, Train)
     assert (first.policy_version, second.policy_version) == (0, 3)
+
+
+def test_the_steps_after_the_last_whole_log_window_are_logged_at_the_end(sent):
+    batches = [RANKS] * 10
+    schedule = Schedule(
+        num_ranks=RANKS, accumulation=2, max_steps=None, weight_sync_steps=1,
+        logging_steps=3, save_steps=None, per_step=False, token_budget=64,
+    )  # fmt: skip
+    orders = list(direct(FewBatches(*batches), schedule))
+    assert [order.log for order in orders if isinstance(order, End)] == [
+        *(False, False, True),
+        *(False, False),
+    ]
+    assert orders[-1] == Finish(save=False, log=True)

@@ -64,3 +64,18 @@ def test_without_known_hardware_the_other_metrics_are_there_and_mfu_is_not(tmp_p
     found = window(tmp_path, None)
     assert not [name for name in found if name.endswith("mfu")]
     assert found["perf/step_s"] == 4.0
+
+
+def test_a_token_that_samples_share_is_masked_or_trained_once(tmp_path: Path):
+    samples = tuple(make_sample(0, 0, 0) for _ in range(4))  # 4 answers, word for word the same
+    row = build_row(samples)
+    n = samples[0].num_tokens
+    trained = samples[0].num_trained
+    planned = PlannedRow(samples, n, 4 * trained, path_cost(0, n))
+    reporter = Reporter(tmp_path, Sinks([JsonlSink(tmp_path / "metrics.jsonl")]), Ledger(1).counts)
+    reporter.record_step(report(Batch((planned,), (row,)), 1.0))
+    reporter.write_window([], step=1, policy_version=1, epoch=0.5)
+    found = json.loads((tmp_path / "metrics.jsonl").read_text())
+    assert found["batch/masked_token_frac"] == pytest.approx(1 - trained / n)
+    assert 0 < found["batch/masked_token_frac"] < 1
+    assert found["batch/trained_tokens_per_step"] == 4 * trained

@@ -111,6 +111,16 @@ def test_a_run_of_two_ranks_ends_when_its_epochs_do(model: Path, tmp_path: Path)
     assert state(newest) == final
 
 
+def test_the_steps_of_a_log_window_that_is_not_full_are_in_the_metrics(model: Path, tmp_path: Path):
+    trainer, tracking = {"max_steps": 5}, {"logging_steps": 3}
+    write_run(tmp_path, resolved(model, tmp_path, trainer=trainer, tracking=tracking))
+    with ScriptedWorker(tmp_path, num_prompts=50):
+        train(tmp_path)
+    windows = metrics(tmp_path)
+    assert [window["step"] for window in windows] == [3, 5]
+    assert all(window["loss"] for window in windows)
+
+
 def equal_group(ordinal: int, num_prompts: int) -> GroupReady:
     """Two samples of 16 tokens that share nothing: rows fill up alike on one rank and on two."""
     epoch, position = divmod(ordinal, num_prompts)
