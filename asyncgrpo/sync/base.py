@@ -5,9 +5,9 @@
     thread         v                                |                 |
               write -> load on servers -> attest -> on_published -> prune
 
-A snapshot that comes while another still waits replaces it and takes over its version, so
-versions are numbered without gaps. The first failure ends publishing: it is raised by every
-later call of the trainer's, and the servers are left generating. No collective runs here.
+A snapshot that comes while another still waits replaces it. Versions count the syncs that came due,
+so the number of the one replaced is never served. The first failure ends publishing: it is raised
+by every later call of the trainer's, and the servers are left generating. No collective runs here.
 """
 
 import asyncio
@@ -100,11 +100,9 @@ class Publisher:
             self._raise_error()
             if self._closing:
                 raise SyncError("a snapshot was handed over after the publisher was closed")
-            if self._waiting is None:
-                version = self._next_version
-                self._next_version += 1
-            else:
-                version = self._waiting.version
+            version = self._next_version
+            self._next_version += 1  # a sample's age is counted in these, so each one counts
+            if self._waiting is not None:
                 self._recorder.record("sync/coalesced_count", 1.0)
             self._waiting = _Job(version, snapshot, time.monotonic())
             self._loop.call_soon_threadsafe(self._wake.set)

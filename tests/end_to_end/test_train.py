@@ -85,8 +85,9 @@ def test_every_version_was_attested(trained):
     published = [event for event in directory.events if event["event"] == "policy_published"]
     versions = [event["version"] for event in published]
     # At most one for each step: a snapshot that waits is replaced by a newer one.
-    assert versions == list(range(len(versions)))
-    assert 2 <= len(versions) <= 6
+    assert versions == sorted({*versions})
+    assert (versions[0], versions[-1]) == (0, 5)
+    assert len(versions) >= 2
     assert directory.state["policy_version"] == versions[-1]
     assert all(event["attest_logp_diff"] < 1e-3 for event in published)
     worst = max(record.get("sync/attest_logp_diff", 0.0) for record in directory.metrics)

@@ -76,17 +76,17 @@ def test_publish_returns_while_the_server_still_loads(make):
     assert [p.version for p in held.published] == [0, 1]
 
 
-def test_a_snapshot_that_waits_is_replaced_by_a_newer_one_which_takes_its_version(make):
+def test_a_snapshot_that_waits_is_replaced_by_a_newer_one_with_a_number_of_its_own(make):
     server, held = FakeServer(), Held()
     publisher = make(server, held)
     publisher.publish(snapshot(1.0))
     assert held.reached.wait(10)
-    assert [publisher.publish(snapshot(v)) for v in (2.0, 3.0, 4.0)] == [1, 1, 1]
+    assert [publisher.publish(snapshot(v)) for v in (2.0, 3.0, 4.0)] == [1, 2, 3]
     held.release.set()
     publisher.wait(10)
-    assert [p.version for p in held.published] == [0, 1]
+    assert [p.version for p in held.published] == [0, 3]
     assert server.values["base"] == 4.0
-    assert publisher.publish(snapshot(5.0)) == 2
+    assert publisher.publish(snapshot(5.0)) == 4
     publisher.wait(10)
     assert publisher.drain_measurements()["sync/coalesced_count"].total == 2
 
