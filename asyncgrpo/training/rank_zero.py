@@ -29,6 +29,7 @@ from asyncgrpo.training.checkpoint import Contents, write_checkpoint
 from asyncgrpo.training.director import Director, Schedule
 from asyncgrpo.training.intake.batches import BatchSettings
 from asyncgrpo.training.intake.inbox import Inbox, InboxSettings
+from asyncgrpo.training.intake.nothing_trained import refuse_to_call_it_finished
 from asyncgrpo.training.intake.soundness import SampleRules
 from asyncgrpo.training.loss.loss_sums import loss_metrics
 from asyncgrpo.training.model.flops import Utilization
@@ -211,9 +212,15 @@ class RankZero:
         )
         logger.info("checkpoint of step %d saved in %.1f s: %s", trainer.step, seconds, path)
 
-    def finish(self) -> None:
-        """Waits for the last publish, after the last order."""
+    def finish(self, step: int) -> None:
+        """Waits for the last publish, after the last order.
+
+        Raises:
+            RunError: the prompts were used up before the first step.
+        """
         self._publisher.wait(known(self._config.server.vllm_server_timeout))
+        if step == 0 and not self.inbox.stopping:
+            refuse_to_call_it_finished(self.inbox.counts())
 
     def close(self) -> None:
         """Stops the worker and the publisher, whatever happened."""

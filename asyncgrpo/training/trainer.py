@@ -313,7 +313,7 @@ def _lead(
         rank_zero.begin(trainer.step)
         signal.signal(signal.SIGTERM, lambda _signal, _frame: rank_zero.inbox.request_stop())
         trainer.run(rank_zero.director, rank_zero)
-        rank_zero.finish()
+        rank_zero.finish(trainer.step)
     finally:
         rank_zero.close()
 

@@ -14,7 +14,7 @@ import numpy as np
 import psutil
 import pytest
 
-from asyncgrpo.channel.messages import GroupReady, ToTrainer
+from asyncgrpo.channel.messages import DropReason, GroupReady, PromptDropped, ToTrainer
 from asyncgrpo.channel.sockets import request_stop
 from asyncgrpo.records import Sample, SampleKey
 from tests import warm
@@ -119,6 +119,30 @@ def test_the_steps_of_a_log_window_that_is_not_full_are_in_the_metrics(model: Pa
     windows = metrics(tmp_path)
     assert [window["step"] for window in windows] == [3, 5]
     assert all(window["loss"] for window in windows)
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        (DropReason.NO_SIGNAL, "9 of them got the same reward for every rollout"),
+        (DropReason.UNSCORED, "9 of them were not scored: every function"),
+        (DropReason.ERROR, "9 of them failed in a reward"),
+    ],
+)
+def test_a_run_that_trained_nothing_fails_with_the_commonest_reason(
+    model: Path, tmp_path: Path, reason: DropReason, told: str
+):
+    def dropped(ordinal: int) -> ToTrainer:
+        return PromptDropped(0, ordinal, DropReason.FILTERED if ordinal % 4 == 0 else reason)
+
+    trainer = {"max_steps": -1, "num_train_epochs": 1}
+    write_run(tmp_path, resolved(model, tmp_path, trainer=trainer))
+    with ScriptedWorker(tmp_path, num_prompts=12, script=dropped):
+        process = start(tmp_path)
+        _, errors = process.communicate(timeout=600)
+    assert process.returncode == 1
+    assert f"no step was taken: all 12 prompts were dropped; {told}" in errors
+    assert "Traceback" not in errors
 
 
 def equal_group(ordinal: int, num_prompts: int) -> GroupReady:

@@ -1,0 +1,49 @@
+"""The error of a run whose prompts are used up before its first step.
+
+LedgerCounts  --refuse_to_call_it_finished-->  RunError: the commonest reason, and what to look at
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from asyncgrpo.channel.messages import DropReason
+from asyncgrpo.errors import RunError
+from asyncgrpo.ledger.states import LedgerCounts
+
+REASONS: Final[Mapping[str, str]] = {
+    DropReason.FILTERED: (
+        "were filtered out before generation: see `filter_prompt` of rollout.loop and "
+        "logs/latest/worker.log"
+    ),
+    DropReason.NO_SIGNAL: (
+        "got the same reward for every rollout of their group, so there was nothing to learn: see "
+        "whether rollout.rewards can tell a good answer from a bad one, and whether the prompts "
+        "are all too hard or too easy for this model"
+    ),
+    DropReason.UNSCORED: "were not scored: every function of rollout.rewards returned None",
+    DropReason.STALE: "grew older than rollout.max_staleness: raise it",
+    DropReason.OVERSIZE: (
+        "have more tokens than trainer.token_budget: raise it, or lower "
+        "rollout.max_completion_length"
+    ),
+    DropReason.ERROR: (
+        "failed in a reward, a hook or a request, or did not fit into the context: see "
+        "logs/latest/worker.log"
+    ),
+}
+
+
+def refuse_to_call_it_finished(counts: LedgerCounts) -> None:
+    """Nothing is left to train, and no step was taken.
+
+    Raises:
+        RunError: always; with the commonest reason.
+    """
+    by_count = sorted(counts.dropped_by_reason.items(), key=lambda item: -item[1])
+    if not by_count:
+        raise RunError("no step was taken: the run has no prompt to train on; see data.path")
+    reason, count = by_count[0]
+    raise RunError(
+        f"no step was taken: all {counts.dropped} prompts were dropped; {count} of them "
+        f"{REASONS.get(reason, reason)}"
+    )
