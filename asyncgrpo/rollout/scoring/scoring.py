@@ -12,6 +12,7 @@ Shape suffixes: F = reward sources, G = the rollouts of one group.
 """
 
 import asyncio
+import copy
 import inspect
 import math
 import numbers
@@ -104,9 +105,17 @@ class RewardFunction:
                 ) from error
             reason = describe_error(error)
             raise HookError(f"reward `{self.name}` raised {reason}") from error
-        return self._checked(answer, len(group.rollouts))
+        try:
+            return self._checked(answer, len(group.rollouts))
+        except HookError:
+            raise
+        except Exception as error:  # of the answer's own class: `tolist`, `__len__`
+            raise HookError(
+                f"reward `{self.name}` returned what cannot be read: {describe_error(error)}"
+            ) from error
 
     def _keywords(self, group: RolloutGroup) -> dict[str, Any]:
+        """The arguments, this function's own: it may change them, and nobody else sees it."""
         keywords: dict[str, Any] = {
             "prompts": group.prompts,
             "completions": group.completions,
@@ -114,14 +123,17 @@ class RewardFunction:
             **group.reward_kwargs,
             **self._kwargs,
         }
-        if any(p.kind is p.VAR_KEYWORD for p in self._parameters.values()):
-            return keywords
-        return {name: value for name, value in keywords.items() if name in self._parameters}
+        if not any(p.kind is p.VAR_KEYWORD for p in self._parameters.values()):
+            keywords = {name: keywords[name] for name in keywords if name in self._parameters}
+        ids = keywords.pop("completion_ids", None)
+        copied = copy.deepcopy(keywords)
+        return copied if ids is None else copied | {"completion_ids": [[*each] for each in ids]}
 
     def _checked(self, answer: object, num_rollouts: int) -> Float64[np.ndarray, "G"]:
         expected = f"expected a list of {num_rollouts} numbers or None, one per completion"
-        if not isinstance(answer, (list, tuple, np.ndarray)):
-            raise HookError(f"reward `{self.name}` returned {answer!r:.80}; {expected}")
+        answer = _plain(answer)
+        if not isinstance(answer, (list, tuple)):
+            raise HookError(f"reward `{self.name}` returned {_shown(answer)}; {expected}")
         entries = cast("Sequence[object]", answer)
         if len(entries) != num_rollouts:
             raise HookError(f"reward `{self.name}` returned {len(entries)} rewards; {expected}")
@@ -131,7 +143,7 @@ class RewardFunction:
         reward = _as_number(entry)
         if reward is not None:
             return reward
-        raise HookError(f"reward `{self.name}` returned {entry!r:.80} as a reward; {expected}")
+        raise HookError(f"reward `{self.name}` returned {_shown(entry)} as a reward; {expected}")
 
 
 def missing_keyword(
@@ -248,14 +260,32 @@ def _environment_rewards(group: RolloutGroup) -> dict[str, Float64[np.ndarray, "
 def _own_reward(entry: object) -> float:
     reward = _as_number(entry)
     if reward is None:
-        raise HookError(f"Rollout.reward is {entry!r:.80}; expected a number or None")
+        raise HookError(f"Rollout.reward is {_shown(entry)}; expected a number or None")
     return reward
 
 
 def _as_number(entry: object) -> float | None:
     """A reward as a number, NaN for None; None if it is no reward."""
+    entry = _plain(entry)
     if entry is None:
         return NAN
-    if not isinstance(entry, (numbers.Real, np.bool_)) or math.isinf(entry):
+    if not isinstance(entry, (numbers.Real, np.bool_)):
         return None
-    return float(entry)
+    try:
+        reward = float(entry)
+    except (OverflowError, ValueError, TypeError):  # an integer of 400 digits, a class of one's own
+        return None
+    return None if math.isinf(reward) else reward
+
+
+def _plain(value: object) -> object:
+    """Arrays and tensors, those of one number too, as Python's own numbers and lists."""
+    to_list = getattr(value, "tolist", None)
+    return value if to_list is None or isinstance(value, type) else to_list()
+
+
+def _shown(value: object) -> str:
+    try:
+        return f"{value!r:.80}"
+    except Exception as error:  # noqa: BLE001 - a repr of the user's, or an integer too long to print
+        return f"a {type(value).__name__} that cannot be printed ({type(error).__name__})"

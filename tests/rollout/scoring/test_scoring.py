@@ -4,7 +4,9 @@
 """
 
 import asyncio
+import copy
 import threading
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -61,6 +63,84 @@ async def test_none_and_nan_mean_not_scored_and_numpy_and_bool_are_numbers():
 
     rewards_G = await reward(mixed).score(group(*"abcd"))
     np.testing.assert_array_equal(rewards_G, [np.nan, np.nan, 0.5, 1.0])
+
+
+class Tensor:
+    """What a reward computed with torch or the like is to us."""
+
+    def __init__(self, value) -> None:
+        self.value = value
+
+    def tolist(self):
+        return self.value
+
+
+async def test_arrays_and_tensors_of_one_number_or_of_all_are_read():
+    def each(completions, **kwargs):
+        return [np.array(0.5), Tensor(1.5), np.array([2.5])[0], Fraction(1, 4)]
+
+    def whole(completions, **kwargs):
+        return Tensor([1.0, None])
+
+    assert (await reward(each).score(group(*"abcd"))).tolist() == [0.5, 1.5, 2.5, 0.25]
+    np.testing.assert_array_equal(await reward(whole).score(group(*"ab")), [1.0, np.nan])
+
+
+class Unreadable(float):
+    def __float__(self):
+        raise ValueError("no number today")
+
+    def __repr__(self):
+        raise RuntimeError("nor a text")
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [10**400, 10**5000, Unreadable(), Tensor([[1.0]]), np.array([1.0, 2.0]), "1"],
+    ids=["400 digits", "5000 digits", "unreadable", "nested", "two", "text"],
+)
+async def test_an_odd_value_is_the_groups_own_failure_and_is_named(odd):
+    def judge(completions, **kwargs):
+        return [1.0, odd]
+
+    with pytest.raises(HookError, match=r"reward `judge` returned .* as a reward; expected a list"):
+        await reward(judge).score(group("a", "b"))
+    with pytest.raises(HookError, match=r"Rollout\.reward is "):
+        await score_group([], group("a", "b", rewards=[odd, 1.0]))
+
+
+async def test_an_answer_that_cannot_be_read_is_named():
+    class Broken:
+        def tolist(self):
+            raise RuntimeError("on another device")
+
+    def judge(completions, **kwargs):
+        return Broken()
+
+    with pytest.raises(HookError, match=r"`judge` returned what cannot be read.*another device"):
+        await reward(judge).score(group("a"))
+
+
+async def test_what_a_function_does_to_its_arguments_nobody_else_sees():
+    seen = []
+
+    def rude(prompts, completions, completion_ids, tests, **kwargs):
+        prompts[0][0]["content"] = completions[0][0]["content"] = "changed"
+        completion_ids[0].clear()
+        tests[0].append("changed")
+        completions.pop()
+        return [1.0, 1.0]
+
+    def looks(prompts, completions, completion_ids, tests, **kwargs):
+        seen.append((prompts, completions, completion_ids, tests))
+        return [1.0, 1.0]
+
+    scored = group("a", "b", tests=["t"])
+    before = copy.deepcopy(scored)
+    await reward(rude).score(scored)
+    await reward(looks).score(scored)
+    assert scored == before
+    assert seen == [(before.prompts, before.completions, before.completions_ids, [["t"], ["t"]])]
 
 
 async def test_weights_and_the_rollouts_own_reward():
