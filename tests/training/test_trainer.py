@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -102,10 +103,15 @@ def test_a_run_of_two_ranks_ends_when_its_epochs_do(model: Path, tmp_path: Path)
     assert (final["epoch"], final["prompt_index"], final["partial"]) == (1, 20, {})
     assert final["dropped"] == {"no_signal": 12}
     windows = metrics(tmp_path)
-    trained = sum(window["batch/samples_per_step"] * 2 for window in windows)
-    assert trained <= 4 * 48
-    assert windows[0]["step"] == 2
-    assert sum(window["ledger/dropped_count"] for window in windows) <= 12
+    steps = [0, *(int(window["step"]) for window in windows)]
+    assert steps[1] == 2
+    assert steps[-1] == final["step"]
+    num_steps = [after - before for before, after in pairwise(steps)]
+    trained = [
+        window["batch/samples_per_step"] * n for window, n in zip(windows, num_steps, strict=True)
+    ]
+    assert sum(trained) == 4 * 48
+    assert sum(window["ledger/dropped_count"] for window in windows) == 12
     assert windows[0]["batch/microbatches_per_step"] == 2
     newest = max((tmp_path / "checkpoints").iterdir())
     assert state(newest) == final
