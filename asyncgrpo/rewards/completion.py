@@ -1,6 +1,8 @@
-"""Parts of a completion: its text, the answer after the reasoning, the last boxed expression.
+r"""Parts of a completion: its text, the answer after the reasoning, the boxed expressions.
 
-completion --text_of--> text --after_reasoning--> answer --last_boxed--> expression
+    completion --text_of--> text --after_reasoning--> answer --last_boxed--> expression
+
+A text that has a box is answered by its last one, also where that is empty or unfinished.
 """
 
 import re
@@ -11,8 +13,10 @@ GSM8K_MARK = "####"  # before the final number of a GSM8K answer
 REASONING_START, REASONING_END = "<think>", "</think>"
 Completion = str | Sequence[Mapping[str, Any]]
 
-_BOXED = re.compile(r"\\(?:boxed|fbox)\s*\{")
-_NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?", re.ASCII)
+# `\boxed{73}`, and `\boxed 73`, which some models write. Prose that names `\boxed` is no box.
+_BOXED = re.compile(r"\\(?:boxed|fbox)\s*(?:\{|([-+]?[\d.,/]+))")
+_ANSWER_END, _ANSWER_START = "</answer>", "<answer>"
+_BETWEEN = {"", "and", "or"}  # two boxes that are one answer
 
 
 def text_of(completion: Completion) -> str:
@@ -32,22 +36,52 @@ def after_reasoning(text: str) -> str | None:
 
 
 def last_boxed(text: str) -> str | None:
-    r"""The content of the last whole `\boxed{...}`, inner braces matched; None without one."""
-    for match in reversed(list(_BOXED.finditer(text))):
-        depth = 1
-        for end in range(match.end(), len(text)):
-            depth += {"{": 1, "}": -1}.get(text[end], 0)
-            if depth == 0:
-                return text[match.end() : end].strip()
-    return None
+    r"""The content of the last `\boxed{...}`; None without one.
+
+    Inner braces are matched. The content is empty where the box never closes.
+    """
+    last: re.Match[str] | None = None
+    for last in _BOXED.finditer(text):
+        pass
+    return None if last is None else _content(text, last)[0]
 
 
-def plain_number(text: str) -> float | None:
-    """The number that the text is, thousands separators allowed; None if it is anything else."""
-    text = text.strip()
-    return float(text.replace(",", "")) if _NUMBER.fullmatch(text) else None
+def boxes_at_end(text: str) -> list[str]:
+    r"""The contents of the last boxes, as far as only "and" or a comma stands between them."""
+    contents: list[str] = []
+    end = -1
+    for match in _BOXED.finditer(text):
+        if match.start() < end:  # inside the one before
+            continue
+        if end < 0 or text[end : match.start()].strip(" \n\t$,;.") not in _BETWEEN:
+            contents.clear()
+        content, end = _content(text, match)
+        contents.append(content)
+        if end == len(text):
+            break
+    return contents
 
 
-def numbers_in(text: str) -> list[float]:
-    """Every number in the text, in order."""
-    return [float(number.replace(",", "")) for number in _NUMBER.findall(text)]
+def tagged_answer(text: str) -> str | None:
+    """The content of the last closed `<answer>`; None without one."""
+    before, end, _ = text.rpartition(_ANSWER_END)
+    _, start, content = before.rpartition(_ANSWER_START)
+    return content.strip() if end and start else None
+
+
+def _content(text: str, opening: re.Match[str]) -> tuple[str, int]:
+    """The content of a box, and where the box ends."""
+    unbraced = opening.group(1)
+    if unbraced is not None:
+        return unbraced.rstrip(".,"), opening.end()
+    depth, at = 1, opening.end()
+    while at < len(text):
+        sign = text[at]
+        if sign == "\\":  # the sign after it opens and closes nothing
+            at += 2
+            continue
+        depth += (sign == "{") - (sign == "}")
+        at += 1
+        if depth == 0:
+            return text[opening.end() : at - 1].strip(), at
+    return "", len(text)
