@@ -9,6 +9,7 @@ Equal pairs of a group are judged once. `gold.py` says what a column's value mea
 """
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -32,6 +33,8 @@ from asyncgrpo.sandbox.math_judge import MathJudge, Question
 
 COLUMNS = ("solution", "answer")
 MOST_CHARACTERS = 8000  # of a text without a box, from its end; math-verify's scan is not linear
+
+_LED = re.compile(r"\\text\{[^{}]*(?:\bis|[:=])\s*\}\s*(\S.*)", re.DOTALL)  # words before a value
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +167,9 @@ def _stated(completion: Completion) -> Stated | None:
 
 
 def _clean(short: str) -> str:
-    short = plain(without_markdown(short)).replace(r"\$", "").strip()
-    return short.replace("$", "").strip()
+    short = plain(without_markdown(short)).replace(r"\$", "").replace("$", "").strip()
+    led = _LED.fullmatch(short)
+    return short if led is None else led.group(1)
 
 
 @cache

@@ -1,7 +1,7 @@
 """`code_reward`: 1 where a completion's Python does what the column `tests` asks, else 0.
 
-    completion -> after </think> -> last code block --program-->  sandbox  --verdicts--> reward
-                                     column `tests` ---tests--'
+    completion -> after </think> -> last program block --program-->  sandbox  --verdicts--> reward
+                                        column `tests` ---tests--'
 
 | a row's `tests`                                 | passed when                                    |
 |---|---|
@@ -18,13 +18,13 @@ import asyncio
 import contextlib
 import json
 import logging
-import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 from asyncgrpo.errors import HookError
+from asyncgrpo.rewards.code_blocks import program_in
 from asyncgrpo.rewards.completion import Completion, after_reasoning, text_of
 from asyncgrpo.rewards.needs import needs
 from asyncgrpo.sandbox.limits import SandboxLimits
@@ -32,9 +32,6 @@ from asyncgrpo.sandbox.programs import Sandbox
 from asyncgrpo.sandbox.protocol import OK, PASSED, UNSUPPORTED
 
 log = logging.getLogger(__name__)
-
-_BLOCK = re.compile(r"^```[ \t]*(\w*)[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
-PYTHON = {"", "py", "python", "python3"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +85,13 @@ async def code_reward(
     )
     points = entry_point or [None] * len(completions)
     jobs = [
-        _reward(program_of(c), tests_of(row, column), point, limits, partial=partial)
+        _reward(
+            program_in(after_reasoning(text_of(c)) or ""),
+            tests_of(row, column),
+            point,
+            limits,
+            partial=partial,
+        )
         for c, row, point in zip(completions, rows, points, strict=True)
     ]
     return list(await asyncio.gather(*jobs))
@@ -124,13 +127,6 @@ async def _reward(
         for run, wanted in zip(runs, tests.outputs, strict=True):
             passed += run.status == OK and _lines(run.stdout) == _lines(wanted)
     return passed / most if partial else float(passed == most)
-
-
-def program_of(completion: Completion) -> str | None:
-    """The last block of Python after the reasoning; None without one."""
-    answer = after_reasoning(text_of(completion)) or ""
-    blocks = [code for language, code in _BLOCK.findall(answer) if language.lower() in PYTHON]
-    return blocks[-1] if blocks else None
 
 
 def tests_of(value: object, column: str) -> Tests:

@@ -40,8 +40,8 @@ def last_boxed(text: str) -> str | None:
 
     Inner braces are matched. The content is empty where the box never closes.
     """
-    last: re.Match[str] | None = None
-    for last in _BOXED.finditer(text):
+    last = None
+    for last in _BOXED.finditer(text):  # noqa: B007 - the last is wanted
         pass
     return None if last is None else _content(text, last)[0]
 

@@ -1,6 +1,6 @@
 r"""Numbers as they are written, compared exactly.
 
-    1,234.50   1\,000   \frac{1}{2}   1\frac{1}{2}   2\times 10^5   1e-05   \$18.90   50\%   12\text{ cm}
+    1,234.50   1\,000   \frac{1}{2}   1\frac{1}{2}   2\times 10^5   \$18.90   50\%   12\text{ cm}
        --read_quantity-->  Quantity(a fraction, percent or not, unit)
 
 A finite decimal is the fraction that it writes: 0.333333 is not 1/3.
@@ -148,7 +148,7 @@ def numbers_in(text: str) -> Iterator[Fraction]:
 
 
 def _bare(text: str) -> str:
-    """The text without what surrounds a number: delimiters, spaces, a full stop, one `\\text`."""
+    r"""The text without what surrounds a number: delimiters, spaces, a full stop, one `\text`."""
     for mark in (r"\(", r"\)", r"\[", r"\]", r"\!", r"\left", r"\right", r"\displaystyle"):
         text = text.replace(mark, "")
     text = text.strip().rstrip(".,;!")

@@ -1,18 +1,18 @@
 r"""Gold answers of a row, by the type of the value.
 
-    column `solution`, else `answer`, or the one that kwargs name: a.b is the key b of column a
+column `solution`, else `answer`, or the one that kwargs name: a.b is the key b of column a
 
-    | value                                   | gold answer                                          |
-    |---|---|
-    | null, NaN, an empty text or list        | none: not scored                                     |
-    | an integer, a decimal                   | the number, exactly                                  |
-    | a float                                 | its value, not how Python writes it                  |
-    | true, false                             | true or yes, false or no                             |
-    | a date                                  | its text                                             |
-    | a list                                  | any of its entries is right                          |
-    | a text with a box, `####`, "answer is"  | what follows the last of these                       |
-    | a worked text without any of these      | none: not scored, and said once                      |
-    | another text                            | the text                                             |
+| value                                   | gold answer                                          |
+|---|---|
+| null, NaN, an empty text or list        | none: not scored                                     |
+| an integer, a decimal                   | the number, exactly                                  |
+| a float                                 | its value, not how Python writes it                  |
+| true, false                             | true or yes, false or no                             |
+| a date                                  | its text                                             |
+| a list                                  | any of its entries is right                          |
+| a text with a box, `####`, "answer is"  | what follows the last of these                       |
+| a worked text without any of these      | none: not scored, and said once                      |
+| another text                            | the text                                             |
 """
 
 import datetime
@@ -144,7 +144,9 @@ def golds_in(value: object, column: str) -> tuple[Gold, ...]:  # noqa: PLR0911 -
     if isinstance(value, (list, tuple, set, frozenset)):
         entries = cast("Sequence[object]", value)
         return tuple(gold for entry in entries for gold in golds_in(entry, column))
-    keys = ", ".join(map(str, cast("Mapping[Any, Any]", value))) if isinstance(value, Mapping) else ""
+    keys = (
+        ", ".join(map(str, cast("Mapping[Any, Any]", value))) if isinstance(value, Mapping) else ""
+    )
     hint = f"; name one of its keys in the reward's kwargs: `column: {column}.KEY`" if keys else ""
     raise HookError(
         f"the column `{column}` holds {value!r:.80}; expected a number, a text or a list of "

@@ -1,7 +1,9 @@
 """Rewards that read the text or its length: format, length, exact match, GSM8K's final number."""
 
 import re
+import unicodedata
 from collections.abc import Sequence
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
@@ -11,11 +13,12 @@ from asyncgrpo.rewards.completion import (
     Completion,
     after_reasoning,
     last_boxed,
-    numbers_in,
-    plain_number,
     text_of,
 )
+from asyncgrpo.rewards.exact_numbers import numbers_in, plain_number
+from asyncgrpo.rewards.gold import Gold, gold_values, golds_in, needed_columns
 from asyncgrpo.rewards.needs import needs
+from asyncgrpo.rewards.typography import plain
 
 THINK_FORMAT = r"\s*<think>(?:(?!<think>).)*</think>(?:(?!</?think>).)+"
 
@@ -52,58 +55,97 @@ def length_reward(
     return [-min(max(len(ids) - free_tokens, 0) / buffer_tokens, 1.0) for ids in completion_ids]
 
 
-@needs("answer", "solution")
+@needs(lambda kwargs: needed_columns(kwargs, "answer", "solution"))
 def exact_match_reward(
     completions: Sequence[Completion],
-    answer: Sequence[str] | None = None,
-    solution: Sequence[str] | None = None,
-    **_: Any,
-) -> list[float]:
-    r"""1.0 where the answer equals the column's, spaces aside.
+    answer: Sequence[Any] | None = None,
+    solution: Sequence[Any] | None = None,
+    *,
+    column: str | None = None,
+    **columns: Any,
+) -> list[float | None]:
+    r"""1.0 where the answer equals the column's text (any entry's of a list), spaces aside.
 
-    The answer is the content of the last `\boxed{}`, or the whole text without one.
+    The answer is the content of the last `\boxed{}`, or the whole text without one. `column` names
+    another column, or a key inside one. None where the row holds no answer.
 
     Raises:
-        HookError: the dataset has neither column.
+        HookError: the dataset has no such column.
     """
-    gold = answer if answer is not None else solution
-    if gold is None:
-        raise HookError("exact_match_reward needs a column `answer` or `solution`")
-    return [float(_stated(c) == _squeeze(str(g))) for c, g in zip(completions, gold, strict=True)]
+    columns |= {"answer": answer, "solution": solution}
+    values = gold_values(columns, column, "exact_match_reward", "answer", "solution")
+    return [_exact_match(_stated(c), row) for c, row in zip(completions, values, strict=True)]
 
 
-def gsm8k_reward(completions: Sequence[Completion], answer: Sequence[str], **_: Any) -> list[float]:
+def _exact_match(stated: str | None, values: Sequence[tuple[str, Any]]) -> float | None:
+    for name, value in values:
+        if isinstance(value, str):
+            return float(bool(_squeeze(value)) and stated == _squeeze(value))
+        golds = golds_in(value, name)
+        if golds:
+            return float(any(_is_text_of(stated, gold) for gold in golds))
+    return None
+
+
+def _is_text_of(stated: str | None, gold: Gold) -> bool:
+    if stated is None:
+        return False
+    if gold.number is not None:
+        number = plain_number(stated)
+        return number is not None and float(number) == gold.number
+    return (
+        stated.casefold() == gold.text.casefold() if gold.is_text else stated == _squeeze(gold.text)
+    )
+
+
+@needs(lambda kwargs: needed_columns(kwargs, "answer"))
+def gsm8k_reward(
+    completions: Sequence[Completion],
+    answer: Sequence[Any] | None = None,
+    *,
+    column: str | None = None,
+    **columns: Any,
+) -> list[float | None]:
     r"""1.0 where the final number equals the one after `####` in the column `answer`.
 
     The final number is the first after the completion's last `####`, else the last in its last
-    `\boxed{}`, else the last in the text.
+    `\boxed{}`, else the last in the text. `column` names another column, or a key inside one. None
+    where the row holds no answer.
 
     Raises:
-        HookError: a gold answer does not end in `#### N`.
+        HookError: the dataset has no such column, or a gold answer does not end in `#### N`.
     """
-    return [
-        float(_final_number(text_of(c)) == _gsm8k_gold(g))
-        for c, g in zip(completions, answer, strict=True)
-    ]
+    values = gold_values({"answer": answer, **columns}, column, "gsm8k_reward", "answer")
+    return [_gsm8k(text_of(c), *row[0]) for c, row in zip(completions, values, strict=True)]
 
 
-def _gsm8k_gold(answer: str) -> float:
+def _gsm8k(text: str, column: str, answer: object) -> float | None:
+    return None if answer is None else float(_final_number(text) == _gsm8k_gold(column, answer))
+
+
+def _gsm8k_gold(column: str, answer: object) -> Fraction:
     _, mark, number = str(answer).rpartition(GSM8K_MARK)
-    gold = plain_number(number) if mark else None
+    gold = plain_number(plain(number)) if mark else None
     if gold is None:
         raise HookError(
-            f"gsm8k_reward: the column `answer` ends in {str(answer)[-40:]!r}; expected `#### N`"
+            f"gsm8k_reward: the column `{column}` ends in {str(answer)[-40:]!r}; expected `#### N`"
         )
     return gold
 
 
-def _final_number(text: str) -> float | None:
-    text = after_reasoning(text) or ""
+def _final_number(text: str) -> Fraction | None:
+    text = plain(after_reasoning(text) or "")
+    whole = plain_number(text)
+    if whole is not None:
+        return whole
     _, mark, marked = text.rpartition(GSM8K_MARK)
     if mark:
-        return next(iter(numbers_in(marked)), None)
+        return next(numbers_in(marked), None)
     boxed = last_boxed(text)
-    return next(reversed(numbers_in(text if boxed is None else boxed)), None)
+    last = None
+    for last in numbers_in(text if boxed is None else boxed):  # noqa: B007 - the last is wanted
+        pass
+    return last
 
 
 def _stated(completion: Completion) -> str | None:
@@ -115,7 +157,7 @@ def _stated(completion: Completion) -> str | None:
 
 
 def _squeeze(text: str) -> str:
-    return " ".join(text.split())
+    return " ".join(unicodedata.normalize("NFC", text).split())
 
 
 @lru_cache(maxsize=16)

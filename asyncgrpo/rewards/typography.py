@@ -12,7 +12,7 @@ import unicodedata
 _SIGNS = str.maketrans(
     dict.fromkeys("\u2212\u2010\u2011\u2012\u2013\ufe63\uff0d", "-")
     | {
-        "×": r"\times ",
+        "\u00d7": r"\times ",
         "÷": "/",
         "·": r"\cdot ",
         "⋅": r"\cdot ",
@@ -22,11 +22,10 @@ _SIGNS = str.maketrans(
         "≥": r"\ge ",
         "≠": r"\ne ",
         "±": r"\pm ",
-        "∪": r"\cup ",
+        "\u222a": r"\cup ",
         "∩": r"\cap ",
         "∅": r"\emptyset ",
         "°": r"^{\circ}",
-        "％": "%",
     }
 )
 _RAISED = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "0123456789+-n", strict=True))

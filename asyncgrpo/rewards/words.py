@@ -3,7 +3,7 @@ r"""Answers that are words: choices, names, yes and no, dates.
     gold           right                                       wrong
     B              B   (b)   \text{(B)}   B. 35   "... is B."   C   "B or C"
     Paris          Paris   \text{paris}   "... is Paris."       London
-    2024-05-01     2024-05-01                                   2018, which is what subtraction gives
+    2024-05-01     2024-05-01                                   2018
 
 Symbols are mathematics too: what is not decided here, math-verify compares.
 """
@@ -17,7 +17,9 @@ _CHOICE = re.compile(r"\(?([A-Ja-j])\)?")
 _CHOSEN = re.compile(r"(?:\(([A-J])\)(?:\s|$)|([A-J])[.):](?:\s|$))", re.DOTALL)
 _SAID = re.compile(r"\(?([A-J])(?:\)|[.:,;]|\s|$)")
 _HEDGE = re.compile(r"\(?[A-J]\)?\s*(?:or|and|/|,|&)\s*\(?[A-J]\b")
-_DATE = re.compile(r"(?:\d{4}([-/.])\d{1,2}\1\d{1,2}|\d{1,2}([-/.])\d{1,2}\2\d{4})(?:[T ][\d:.+Z]+)?")
+_DATE = re.compile(
+    r"(?:\d{4}([-/.])\d{1,2}\1\d{1,2}|\d{1,2}([-/.])\d{1,2}\2\d{4})(?:[T ][\d:.+Z]+)?"
+)
 _STATEMENT = re.compile(
     r"\b(?:answer|choice|option)\b[ \t]*(?:(?:is|was)\b(?:[ \t]*:)?|[:=])[ \t]*", re.IGNORECASE
 )
@@ -29,8 +31,8 @@ YES, NO = ("true", "yes"), ("false", "no")
 
 def statement(text: str) -> str | None:
     """The rest of the line after the last "answer is", or its like; None without one."""
-    last: re.Match[str] | None = None
-    for last in _STATEMENT.finditer(text):
+    last = None
+    for last in _STATEMENT.finditer(text):  # noqa: B007 - the last is wanted
         pass
     if last is None:
         return None

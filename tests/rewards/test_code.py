@@ -6,7 +6,7 @@ import pytest
 
 from asyncgrpo.errors import HookError
 from asyncgrpo.rewards import code_reward
-from asyncgrpo.rewards.code import Asserts, Runs, program_of
+from asyncgrpo.rewards.code import Asserts, Runs
 from asyncgrpo.rewards.code import tests_of as parsed
 from asyncgrpo.sandbox import landlock
 
@@ -23,28 +23,6 @@ def said(code, language="python"):
 async def reward(code, tests, **kwargs):
     (given,) = await code_reward([said(code)], tests=[tests], **kwargs)
     return given
-
-
-# The program
-
-
-@pytest.mark.parametrize(
-    ("text", "program"),
-    [
-        ("```python\na = 1\n```", "a = 1\n"),
-        ("```\na = 1\n```", "a = 1\n"),
-        ("```py title=x\na = 1\n```", "a = 1\n"),
-        ("```python\na = 1\n```\nor better\n```python\nb = 2\n```", "b = 2\n"),
-        ("```python\na = 1\n```\nRun it:\n```bash\npython a.py\n```", "a = 1\n"),
-        ("```python\nx = '''\n  ```\n'''\n```", "x = '''\n  ```\n'''\n"),
-        ("a = 1", None),
-        ("```python\na = 1", None),
-        ("<think>```python\na = 1\n```", None),
-        ("<think>```python\na = 1\n```</think>so it is", None),
-    ],
-)
-def test_the_program_is_the_last_block_of_python_after_the_reasoning(text, program):
-    assert program_of([{"role": "assistant", "content": text}]) == program
 
 
 # The tests

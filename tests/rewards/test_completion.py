@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from asyncgrpo.rewards.completion import (
     after_reasoning,
+    boxes_at_end,
     last_boxed,
-    numbers_in,
-    plain_number,
+    tagged_answer,
     text_of,
 )
 
@@ -26,24 +26,54 @@ def test_the_text_of_a_conversation_is_its_last_message():
         (r"\boxed{1}", "1"),
         (r"\boxed{\frac{1}{2}} and \boxed {\sqrt{3}}", r"\sqrt{3}"),
         (r"\fbox{ a b }", "a b"),
-        (r"\boxed{1} then \boxed{2", "1"),
+        (r"\boxed{1} then \boxed{2", ""),
+        (r"\boxed{1} then \boxed{}", ""),
+        (r"\boxed{\left\{ 1 \right.}", r"\left\{ 1 \right."),
+        (r"\boxed 73, I think", "73"),
+        (r"write \boxed around it", None),
         ("none", None),
     ],
 )
-def test_the_last_whole_box(text, boxed):
+def test_the_last_box_also_where_it_is_empty_or_unfinished(text, boxed):
     assert last_boxed(text) == boxed
 
 
-@given(st.integers(-(10**12), 10**12), st.booleans())
-def test_a_number_is_read_with_and_without_separators(number, separators):
-    text = f" {number:,} " if separators else str(number)
-    assert plain_number(text) == number
-    assert numbers_in(f"1 apple, so {text.strip()}.") == [1, number]
+@pytest.mark.parametrize(
+    ("text", "boxes"),
+    [
+        (r"\boxed{1} and $\boxed{2}$, \boxed{3}.", ["1", "2", "3"]),
+        (r"\boxed{1}. No: \boxed{2} or \boxed{3}", ["2", "3"]),
+        (r"\boxed{x = \boxed{3}}", [r"x = \boxed{3}"]),
+        (r"\boxed{1} \boxed{2", ["1", ""]),
+        ("none", []),
+    ],
+)
+def test_boxes_side_by_side_are_one_answer(text, boxes):
+    assert boxes_at_end(text) == boxes
 
 
-@pytest.mark.parametrize("text", ["", "1/2", "2 apples", "1,23", "x", r"\frac12", "1e5", "٣"])
-def test_anything_else_is_no_plain_number(text):
-    assert plain_number(text) is None
+def test_boxes_that_never_close_are_read_once():
+    """Each sign is looked at once: a scan for each of them would look at 2**34."""
+    text = Signs(r"\boxed{" * 20_000)
+    assert last_boxed(text) == ""
+    assert boxes_at_end(text) == [""]
+    assert text.looked_at <= 2 * len(text)
+
+
+class Signs(str):  # noqa: SLOT000 - it counts
+    """A text that counts how many of its signs are looked at one by one."""
+
+    looked_at = 0
+
+    def __getitem__(self, key):
+        self.looked_at += 1
+        return super().__getitem__(key)
+
+
+def test_the_last_closed_answer_tag():
+    assert tagged_answer("<answer>1</answer> <answer> 2 </answer>") == "2"
+    assert tagged_answer("<answer>1</answer> <answer>2") == "1"
+    assert tagged_answer("<answer>1") is None
 
 
 @given(st.text(alphabet="ab<", max_size=20), st.text(alphabet="ab", max_size=20))
