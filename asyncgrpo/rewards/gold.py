@@ -18,7 +18,6 @@ column `solution`, else `answer`, or the one that kwargs name: a.b is the key b 
 import datetime
 import logging
 import math
-import numbers
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -131,9 +130,8 @@ def golds_in(value: object, column: str) -> tuple[Gold, ...]:  # noqa: PLR0911 -
         return ()
     if isinstance(value, bool):
         return tuple(Gold(word, is_text=True) for word in (YES if value else NO))
-    if isinstance(value, numbers.Rational):  # integers too
-        quantity = Quantity(Fraction(value.numerator, value.denominator))
-        return (Gold(str(value), quantity),)
+    if isinstance(value, (int, Fraction)):
+        return (Gold(str(value), Quantity(Fraction(value))),)
     if isinstance(value, (Decimal, float)):
         return _decimal(value)
     if isinstance(value, (datetime.date, datetime.time)):

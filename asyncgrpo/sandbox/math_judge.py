@@ -92,9 +92,9 @@ class MathJudge:
             self._start_threads()
             self._changed.notify_all()
             while not group.is_done:
-                self._changed.wait(max(group.deadline - self._clock(), 0.1))
-                if group.has_hung and self._clock() >= group.deadline:
-                    self._give_up(group)
+                left_s = group.deadline - self._clock()
+                self._changed.wait(left_s if left_s > 0 else None)
+                self._give_up_late()
             self._groups.remove(group)
         if group.error is not None:
             raise group.error
@@ -104,6 +104,8 @@ class MathJudge:
         """End all processes."""
         with self._changed:
             self._is_closed = True
+            for group in self._groups:
+                group.waiting.clear()
             children, self._children = self._children, set()
             self._changed.notify_all()
         for child in children:
@@ -138,8 +140,7 @@ class MathJudge:
                 group.has_hung |= child is None
                 group.error = group.error or error
                 group.verdicts[index] = verdict
-                if group.used_s >= GROUP_SECONDS:
-                    self._give_up(group)
+                self._give_up_late()
                 self._changed.notify_all()
 
     def _next_group(self) -> _Group | None:
@@ -172,12 +173,15 @@ class MathJudge:
             return None, False, self._clock() - start, None
         return child, verdict, self._clock() - start, None
 
-    def _give_up(self, group: _Group) -> None:
-        """Counts the answers of a group that still wait as wrong."""
-        if group.waiting:
-            log.warning(
-                "math-verify took too long for the answers of a group: the %d that are left count "
-                "as wrong",
-                len(group.waiting),
-            )
-        group.waiting.clear()
+    def _give_up_late(self) -> None:
+        """Counts what waits of the groups that are over their time as wrong."""
+        now = self._clock()
+        for group in self._groups:
+            is_late = group.has_hung and now >= group.deadline
+            if group.waiting and (is_late or group.used_s >= GROUP_SECONDS):
+                log.warning(
+                    "math-verify took too long for the answers of a group: the %d that are left "
+                    "count as wrong",
+                    len(group.waiting),
+                )
+                group.waiting.clear()

@@ -8,7 +8,7 @@ math-verify alone rounds to 6 places and takes differences below 1e-15 for 0: 1/
 
 import contextlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from math_verify import verify
 from sympy import Basic, Eq, Expr, Float, Rational, Symbol, UnevaluatedExpr, simplify
@@ -16,6 +16,7 @@ from sympy import Basic, Eq, Expr, Float, Rational, Symbol, UnevaluatedExpr, sim
 MOST_PLACES = 60
 SAME = Rational(1, 10**45)  # relative difference of numbers that are equal
 FLOAT_TOLERANCE = 1e-9  # relative, against a float column
+SAMPLE = Rational(7, 3)  # a value at which nothing cancels by chance
 _PERCENT = UnevaluatedExpr(Rational(1, 100))
 
 
@@ -59,7 +60,7 @@ def _same_number(gold: Expr, answer: Expr, number: float | None) -> bool:
         return _is_near(share, other, number)
     if is_other:
         share, other = other, share
-    if _is_near(share / 100, other, None if number is None else number):
+    if _is_near(share / 100, other, number):
         return True
     return bool(other > 1) and _is_near(share, other, number)
 
@@ -97,12 +98,10 @@ def _equal_where_defined(gold: Any, answer: Any) -> bool:
         return False
     with contextlib.suppress(Exception):  # sympy raises anything
         for name in names:
-            others = dict.fromkeys(names - {name}, Rational(7, 3))
-            below = [side.subs(others).subs(name, -Rational(7, 3)) for side in (gold, answer)]
-            if any(value.evalf().is_real for value in below):
+            point = dict.fromkeys(names, SAMPLE) | {name: -SAMPLE}
+            if any(cast("Expr", s.xreplace(point)).evalf().is_real for s in (gold, answer)):
                 return False
         positive = {name: Symbol(f"{name}_", positive=True) for name in names}
-        return bool(
-            simplify(gold.xreplace(positive).doit() - answer.xreplace(positive).doit()) == 0
-        )
+        left, right = (cast("Expr", side.xreplace(positive).doit()) for side in (gold, answer))
+        return bool(simplify(left - right) == 0)
     return False

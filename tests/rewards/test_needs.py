@@ -1,12 +1,20 @@
 """What columns a reward needs, said beside its signature."""
 
-from asyncgrpo.rewards import accuracy_reward, code_reward, exact_match_reward, length_reward
+from asyncgrpo.rewards import (
+    accuracy_reward,
+    code_reward,
+    exact_match_reward,
+    gsm8k_reward,
+    length_reward,
+)
 from asyncgrpo.rewards.needs import needed, needs
 
 
 def test_the_built_in_ones():
     assert needed(accuracy_reward, {}) == ["solution", "answer"]
     assert needed(exact_match_reward, {}) == ["answer", "solution"]
+    assert needed(accuracy_reward, {"column": "a.b"}) == ["a.b", "a"]
+    assert needed(gsm8k_reward, {}) == ["answer"]
     assert needed(code_reward, {}) == ["tests"]
     assert needed(code_reward, {"column": "test_list"}) == ["test_list"]
     assert needed(length_reward, {}) == []

@@ -1,5 +1,7 @@
 """Rewards of format, length, exact match and GSM8K: each by hand."""
 
+from datetime import date
+
 import pytest
 
 from asyncgrpo.errors import HookError
@@ -64,3 +66,37 @@ def test_gsm8k_reads_the_final_number(text, reward):
 def test_gsm8k_names_a_gold_answer_without_the_mark():
     with pytest.raises(HookError, match="expected `#### N`"):
         gsm8k_reward(said("72"), answer=["72"])
+
+
+@pytest.mark.parametrize(
+    ("text", "gold", "reward"),
+    [
+        ("12345678901234567891", "#### 12345678901234567890", 0.0),
+        ("so 9 and " + "8" * 10**5, "#### 9", 1.0),
+        (r"\boxed{}, after 72", "#### 72", 0.0),
+        (r"#### 1\,000", "#### 1,000", 1.0),
+        ("72", None, None),
+    ],
+)
+def test_gsm8k_compares_exactly(text, gold, reward):
+    assert gsm8k_reward(said(text), answer=[gold]) == [reward]
+
+
+@pytest.mark.parametrize(
+    ("text", "gold", "reward"),
+    [
+        ("0.00001", 1e-5, 1.0),
+        ("None", None, None),
+        ("True", True, 1.0),
+        ("2024-05-01", date(2024, 5, 1), 1.0),
+        ("b", ["a", "b"], 1.0),
+        (r"a \boxed{}", "a", 0.0),
+    ],
+)
+def test_exact_match_reads_gold_answers_of_every_type(text, gold, reward):
+    assert exact_match_reward(said(text), answer=[gold]) == [reward]
+
+
+def test_both_take_the_column_from_their_kwargs():
+    assert exact_match_reward(said("a"), column="row.key", row=[{"key": "a"}]) == [1.0]
+    assert gsm8k_reward(said("3"), column="truth", truth=["#### 3"]) == [1.0]
