@@ -39,7 +39,7 @@ _LED = re.compile(r"\\text\{[^{}]*(?:\bis|[:=])\s*\}\s*(\S.*)", re.DOTALL)  # wo
 
 @dataclass(frozen=True, slots=True)
 class Stated:
-    """What a completion answers, in plain characters."""
+    """The answer of a completion, in plain characters."""
 
     short: str | None  # the content of its box, tag or mark; None where it only has a text
     text: str

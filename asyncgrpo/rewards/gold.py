@@ -58,7 +58,7 @@ class Gold:
 
 
 def needed_columns(kwargs: Mapping[str, Any], *default: str) -> list[str]:
-    """The columns of which a reward needs one: its option `column`, or those it reads without."""
+    """The columns of which a reward needs one: its option `column`, or the usual ones."""
     column = kwargs.get("column")
     return list(default) if column is None else list(dict.fromkeys([str(column), _head(column)]))
 
@@ -66,7 +66,7 @@ def needed_columns(kwargs: Mapping[str, Any], *default: str) -> list[str]:
 def gold_values(
     columns: Mapping[str, Sequence[Any] | None], column: str | None, reward: str, *default: str
 ) -> list[list[tuple[str, Any]]]:
-    """The values of each row that may be its gold answer, with the names of their columns.
+    """The values that may be the gold answer, for each row, with their columns.
 
     Raises:
         HookError: the dataset has no such column, or a row lacks the key that `column` names.
@@ -153,7 +153,7 @@ def golds_in(value: object, column: str) -> tuple[Gold, ...]:  # noqa: PLR0911 -
 
 
 def gold_text(text: str) -> str | None:
-    """The answer that a text states; None where it is empty or worked without saying which."""
+    """The answer that a text states; None where it states none."""
     text = text.strip()
     boxed = last_boxed(text)
     if boxed is not None:

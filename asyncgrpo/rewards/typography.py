@@ -43,7 +43,7 @@ _HEADING = re.compile(r"^[ \t]{0,3}#{1,6}[ \t]+", re.MULTILINE)
 
 
 def plain(text: str) -> str:
-    """The text with ASCII digits and signs, LaTeX for the rest, and commas in grouped digits."""
+    """The text with ASCII digits and signs, and LaTeX for the rest."""
     if text.isascii():
         return _IN_GROUP.sub(",", text)
     text = _IN_GROUP.sub(",", _ROOT.sub(_root, text.translate(_SIGNS)))

@@ -30,7 +30,7 @@ YES, NO = ("true", "yes"), ("false", "no")
 
 
 def statement(text: str) -> str | None:
-    """The rest of the line after the last "answer is", or its like; None without one."""
+    """The rest of the line after the last "answer is"; None without one."""
     last = None
     for last in _STATEMENT.finditer(text):  # noqa: B007 - the last is wanted
         pass
@@ -66,7 +66,7 @@ def same_answer_in_words(gold: str, answer: str, *, is_stated: bool) -> bool | N
 
 
 def choice(text: str) -> str | None:
-    """The letter of a multiple choice that the text is, such as `B`, `(B)` or `B. 35`."""
+    """The letter of a multiple choice, such as `(B)`; None for anything else."""
     bare = _unwrapped(text).strip(" \n\t$*.")
     whole = _CHOICE.fullmatch(bare)
     if whole is not None:
@@ -76,7 +76,7 @@ def choice(text: str) -> str | None:
 
 
 def is_word(text: str) -> bool:
-    r"""True for words and names: letters only, typeset as text or too long for a product."""
+    r"""True for words and names: letters only, too many for a product."""
     words = _words(text)
     if _LETTERS.fullmatch(words) is None:
         return False

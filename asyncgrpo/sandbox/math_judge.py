@@ -1,4 +1,4 @@
-"""Asks math-verify from any thread, with time limits that hold and no group ahead of another.
+"""Asks math-verify from any thread; time limits hold, and groups share fairly.
 
     judge(questions of a group)  --> waiting groups --next answer of the group served least-->
                                  an idle math process, of MOST_PROCESSES  -->  verdicts
@@ -56,7 +56,7 @@ class _Group:
         return self.error is not None or (not self.waiting and not self.in_flight)
 
     def turn(self) -> tuple[int, float, int]:
-        """The order in which groups are served: not at all now, least so far, first come."""
+        """The order in which groups are served: the least served first."""
         return self.in_flight, self.used_s, self.order
 
 
@@ -150,7 +150,7 @@ class MathJudge:
     def _ask(
         self, child: Child | None, question: Question
     ) -> tuple[Child | None, bool | None, float, HookError | None]:
-        """The verdict, the time that it took, and the process; None of one that has ended."""
+        """The process (None of one that has ended), the verdict, its time, the error."""
         if child is None:
             try:
                 child = Child("asyncgrpo.sandbox.math_process")

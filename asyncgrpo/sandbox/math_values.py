@@ -21,7 +21,7 @@ _PERCENT = UnevaluatedExpr(Rational(1, 100))
 
 
 def same_value(expected: Sequence[Any], given: Sequence[Any], number: float | None = None) -> bool:
-    """True where the parsed answers are equal; `number` is the first as a float column holds it."""
+    """True where two parsed answers are equal; `number` is a float column's value."""
     gold, answer = _without_name(expected[0], given[0]), _without_name(given[0], expected[0])
     if _is_number(gold) and _is_number(answer):
         return _same_number(gold, answer, number)

@@ -4,6 +4,7 @@ import datetime
 import logging
 from decimal import Decimal
 from fractions import Fraction
+from typing import cast
 
 import numpy as np
 import pytest
@@ -114,7 +115,7 @@ def test_a_missing_column_or_key_is_named():
     with pytest.raises(HookError, match=r"`a.c`: a row has no `c`; it has no keys: 'text'"):
         gold_values({"a": ["text"]}, "a.c", "a_reward")
     with pytest.raises(HookError, match=r"column: got 3; expected the name of a column"):
-        gold_values({"a": ["text"]}, 3, "a_reward")
+        gold_values({"a": ["text"]}, cast("str", 3), "a_reward")
 
 
 def test_a_mapping_says_which_keys_to_name():

@@ -304,7 +304,7 @@ def test_the_built_in_rewards_load_and_say_what_they_need():
     paths = ["accuracy_reward", "format_reward", "length_reward", "exact_match_reward"]
     sources = [RewardSource(path=f"asyncgrpo.rewards:{path}") for path in paths]
     assert [f.name for f in load_rewards(sources, ["solution"])] == paths
-    with pytest.raises(HookError, match="`gsm8k_reward` needs `answer`"):
+    with pytest.raises(HookError, match="`gsm8k_reward` needs a column `answer`"):
         load_rewards([RewardSource(path="asyncgrpo.rewards:gsm8k_reward")], ["question"])
     with pytest.raises(HookError, match="needs a column `solution` or `answer`"):
         load_rewards([RewardSource(path="asyncgrpo.rewards:accuracy_reward")], ["question"])
