@@ -70,7 +70,7 @@ def _language(info: str) -> str:
 
 
 def _dedented(lines: list[str], indent: str) -> str:
-    """The lines without the indentation of their fence, or without their own where it is less."""
+    """The lines without the indentation of their fence."""
     if not indent.isspace():  # of a list's entry
         indent = " " * len(indent)
     if all(line.startswith(indent) or not line.strip() for line in lines):

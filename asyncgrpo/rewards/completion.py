@@ -47,7 +47,7 @@ def last_boxed(text: str) -> str | None:
 
 
 def boxes_at_end(text: str) -> list[str]:
-    r"""The contents of the last boxes, as far as only "and" or a comma stands between them."""
+    r"""The contents of the last boxes that stand side by side."""
     contents: list[str] = []
     end = -1
     for match in _BOXED.finditer(text):

@@ -78,7 +78,7 @@ _UNITS = {
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """A number that was written: its value (a percentage as its figure), percent sign and unit."""
+    """A number that was written; the value of a percentage is its figure."""
 
     value: Fraction
     is_percent: bool = False
@@ -104,7 +104,7 @@ class Quantity:
 
 
 def near(value: Fraction, number: float) -> bool:
-    """True where the value, as a float, is `number`; within rounding if that is no whole number."""
+    """True where the value, as a float, is `number`; within rounding for fractions."""
     try:
         rounded = float(value)
     except OverflowError:
@@ -115,7 +115,7 @@ def near(value: Fraction, number: float) -> bool:
 
 
 def read_quantity(text: str) -> Quantity | None:
-    """The number that a text writes, and nothing beside it but a unit; None for anything else."""
+    """The number that a text writes, with its unit; None for anything else."""
     text = _bare(text)
     if len(text) > MOST_DIGITS or not any(sign.isdigit() for sign in text):
         return None
@@ -160,7 +160,7 @@ def _bare(text: str) -> str:
 
 
 def _read_rest(rest: str) -> tuple[bool, str | None] | None:
-    """Whether a percent sign follows the number, and which unit; None for anything else."""
+    """The percent sign and unit after a number; None for anything else."""
     percent = _PERCENT.match(rest)
     if percent is not None:
         rest = rest[percent.end() :]
