@@ -172,6 +172,8 @@ class Attempt:
             for exit_ in in_order(done):
                 if exit_.failed:
                     raise ProcessEnded(exit_)
+                if exit_.name == TRAINER:
+                    return  # the run is over: whatever ends after it is no failure of it
 
     async def _wait_for_workers(self) -> None:
         """Wait until the workers have closed: their last events belong to the run.

@@ -53,6 +53,7 @@ MEET_ATTEMPTS = 8  # over about half a minute
 
 def main() -> None:
     """Runs the worker of a run directory."""
+    collect_from_now()  # before the prompts: garbage there may be gigabytes
     parser = argparse.ArgumentParser(prog="python -m asyncgrpo.rollout.worker")
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--index", type=int, default=0)
@@ -117,7 +118,6 @@ async def _run(run_dir: Path, config: Config, share: Share) -> None:
         # May take minutes, off the loop: SIGTERM still ends it.
         tokenizer, prompts = await in_daemon_thread(_load, config)
         inputs = Inputs(config, tokenizer, prompts, share)
-        collect_from_now()
         async with _client(config, recorder) as client:
             events = EventLog(run_dir / EVENTS_FILE)
             await work(inputs, link, client, recorder, events=events)

@@ -170,12 +170,15 @@ def rehearse_save(policy: Policy, tokenizer: Tokenizer, run_dir: Path) -> None:
 
     Raises:
         ConfigError: A checkpoint could not be written: better now than after `save_steps` steps.
+        RunError: Nothing can be written to the run directory.
     """
     name, smallest = min(policy.model.state_dict().items(), key=lambda item: item[1].numel())
     try:
         with tempfile.TemporaryDirectory(prefix=".rehearsal-", dir=run_dir) as folder:
             _write_model(Path(folder), {name: smallest.cpu().contiguous()}, policy)
             tokenizer.save_pretrained(folder)
+    except OSError as error:
+        raise RunError(f"run.dir: nothing can be written to {run_dir}: {error}") from error
     except Exception as error:  # whatever a model's or a tokenizer's class raises while it saves
         raise ConfigError(
             f"model.name_or_path: no checkpoint of this model can be written: "

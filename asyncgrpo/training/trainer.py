@@ -88,7 +88,7 @@ class Trainer:
         self.policy = load_policy(config, path, ranks.device)
         self.tokenizer = load_tokenizer(config.model)
         rehearse(self.policy.model, ranks.device)
-        if ranks.is_first:
+        if ranks.is_first and config.checkpoint.save_steps is not None:
             rehearse_save(self.policy, self.tokenizer, Path(known(config.run.dir)))
         self._shard()
         self.optimizer = build_optimizer(self.policy.scorer, config.trainer)

@@ -126,7 +126,7 @@ class RewardFunction:
         if not any(p.kind is p.VAR_KEYWORD for p in self._parameters.values()):
             keywords = {name: keywords[name] for name in keywords if name in self._parameters}
         ids = keywords.pop("completion_ids", None)
-        copied = copy.deepcopy(keywords)
+        copied = {name: _own_copy(value) for name, value in keywords.items()}
         return copied if ids is None else copied | {"completion_ids": [[*each] for each in ids]}
 
     def _checked(self, answer: object, num_rollouts: int) -> Float64[np.ndarray, "G"]:
@@ -276,6 +276,14 @@ def _as_number(entry: object) -> float | None:
     except (OverflowError, ValueError, TypeError):  # an integer of 400 digits, a class of one's own
         return None
     return None if math.isinf(reward) else reward
+
+
+def _own_copy(value: Any) -> Any:
+    """A copy, where the value allows one: an open file or a decoder does not."""
+    try:
+        return copy.deepcopy(value)
+    except Exception:  # noqa: BLE001 - whatever its class raises
+        return value
 
 
 def _plain(value: object) -> object:

@@ -143,6 +143,15 @@ async def test_what_a_function_does_to_its_arguments_nobody_else_sees():
     assert seen == [(before.prompts, before.completions, before.completions_ids, [["t"], ["t"]])]
 
 
+async def test_a_column_that_cannot_be_copied_is_given_as_it_is():
+    lock = threading.Lock()
+
+    def judge(completions, held, **kwargs):
+        return [float(held[0] is lock)]
+
+    assert (await reward(judge).score(group("a", held=lock))).tolist() == [1.0]
+
+
 async def test_weights_and_the_rollouts_own_reward():
     def one(completions, **kwargs):
         return [1.0, None]
