@@ -24,6 +24,7 @@ class DropReason(StrEnum):
     UNSCORED = "unscored"
     STALE = "stale"
     OVERSIZE = "oversize"
+    TOO_LONG = "too_long"
     ERROR = "error"
 
 

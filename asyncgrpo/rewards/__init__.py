@@ -1,4 +1,8 @@
-"""Built-in reward functions, named in a recipe as `asyncgrpo.rewards:accuracy_reward`."""
+"""Built-in reward functions, named in a recipe as `asyncgrpo.rewards:accuracy_reward`.
+
+Their parameters by keyword alone (after the `*`) are options: they come from the recipe's `kwargs`,
+never from a column of that name.
+"""
 
 from asyncgrpo.rewards.accuracy import accuracy_reward
 from asyncgrpo.rewards.code import code_reward

@@ -24,7 +24,7 @@ THINK_FORMAT = r"\s*<think>(?:(?!<think>).)*</think>(?:(?!</?think>).)+"
 
 
 def format_reward(
-    completions: Sequence[Completion], pattern: str = THINK_FORMAT, **_: Any
+    completions: Sequence[Completion], *, pattern: str = THINK_FORMAT, **_: Any
 ) -> list[float]:
     """1.0 where the whole text matches `pattern` (a regular expression; `.` is any character).
 
@@ -37,6 +37,7 @@ def format_reward(
 
 def length_reward(
     completion_ids: Sequence[Sequence[int]],
+    *,
     max_tokens: int = 2048,
     buffer_tokens: int = 512,
     **_: Any,

@@ -8,6 +8,7 @@ A dropped prompt goes to the trainer as PromptDropped. An epoch whose prompts we
 ends the run, since no step could follow it.
 """
 
+import logging
 from collections.abc import Awaitable, Callable
 
 import numpy as np
@@ -28,6 +29,8 @@ from asyncgrpo.rollout.sampling.policy import CurrentPolicy
 from asyncgrpo.rollout.sampling.sampler import Sampler
 from asyncgrpo.rollout.tools.environment_kind import EnvironmentKind
 from asyncgrpo.rollout.tools.tools import schema_of
+
+log = logging.getLogger(__name__)
 
 HEARTBEAT = "generation"
 TOO_LONG = "longer than the context (server.max_model_len)"
@@ -69,6 +72,8 @@ class Opening:
         length = self._num_prompts if self._num_prompts < UNKNOWN_LENGTH else None
         self._census = EpochCensus(length, inputs.share)
         self._num_groups = 0
+        self._drops_long = inputs.config.data.long_prompts == "drop"
+        self._said_dropped = False
 
     async def open(self, ordinal: int) -> OpenGroup | None:
         """The group of a prompt; None where the prompt was dropped.
@@ -99,7 +104,11 @@ class Opening:
             environment = self._environment(prompt)
             prompt_ids = await self._rendered(prompt, environment)
         except (DataError, HookError) as error:
-            await self._count_out(TOO_LONG if isinstance(error, _TooLongError) else str(error))
+            too_long = isinstance(error, _TooLongError)
+            await self._count_out(TOO_LONG if too_long else str(error))
+            if too_long and self._drops_long:
+                self._say_dropped(prompt.row_index, error)
+                return DropReason.TOO_LONG
             self._limits.count_failure(f"row {prompt.row_index}: {error}")
             return DropReason.ERROR
         return OpenGroup(
@@ -136,9 +145,19 @@ class Opening:
         if self._sampler.room_for(prompt_ids) <= 0:
             raise _TooLongError(
                 f"a prompt of {prompt_ids.size} tokens leaves no room in the context; raise "
-                "server.max_model_len, or leave such rows out"
+                "server.max_model_len, or leave such rows out: data.long_prompts=drop"
             )
         return prompt_ids
+
+    def _say_dropped(self, row_index: int, error: Exception) -> None:
+        """Tells of the first; the others are counted: `ledger/dropped_too_long_count`."""
+        if not self._said_dropped:
+            self._said_dropped = True
+            log.warning(
+                "row %d is left out, as every longer prompt (data.long_prompts: drop): %s",
+                row_index,
+                error,
+            )
 
     async def _count_out(self, reason: str) -> None:
         """Counts the prompt just seen as dropped, and ends or reports an epoch without any."""

@@ -15,6 +15,7 @@ from typing import ParamSpec
 
 import numpy as np
 
+from asyncgrpo.channel.messages import DropReason
 from asyncgrpo.ledger.states import LedgerCounts
 from asyncgrpo.metrics.sinks import EVENTS_FILE, EventLog, Sinks
 from asyncgrpo.metrics.step_line import step_line
@@ -124,6 +125,7 @@ class Reporter:
             ("queued", counts.offered - before.offered),
             ("trained", counts.trained - before.trained),
             ("dropped", counts.dropped - before.dropped),
+            (f"dropped_{DropReason.TOO_LONG}", _too_long(counts) - _too_long(before)),
         ):
             self._recorder.record(f"ledger/{state}_count", change)
 
@@ -154,6 +156,10 @@ class Reporter:
     def close(self) -> None:
         """Flushes the sinks."""
         self._sinks.close()
+
+
+def _too_long(counts: LedgerCounts) -> int:
+    return counts.dropped_by_reason.get(DropReason.TOO_LONG, 0)
 
 
 def _record_batches(recorder: Recorder, report: StepReport) -> None:

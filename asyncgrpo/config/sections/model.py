@@ -6,7 +6,6 @@ from pydantic import Field, Strict
 
 from asyncgrpo.config.sections.base import (
     Dtype,
-    Fraction,
     Kwargs,
     NonNegativeFloat,
     PositiveInt,
@@ -26,7 +25,7 @@ class PeftConfig(Section):
     """Scale: the adapter's product is multiplied by `lora_alpha / r` (`/ sqrt(r)` with rslora)."""
     target_modules: str | Strings = "all-linear"
     """Modules that get an adapter: names, or one pattern, or `all-linear`. Never `lm_head`."""
-    lora_dropout: Fraction = 0.0
+    lora_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Dropout before the adapter, in training only: it makes trainer and sampler differ."""
     use_rslora: bool = False
     """Scale by `lora_alpha / sqrt(r)` instead of `lora_alpha / r`."""

@@ -13,6 +13,7 @@ from asyncgrpo.config.sections.base import (
     PositiveFloat,
     PositiveInt,
     Section,
+    Seed,
     Strings,
     as_list,
 )
@@ -102,7 +103,7 @@ class RolloutConfig(Section):
     """Worker processes; they share the prompts without overlap, and the limits of the run."""
     rollout_worker_timeout: PositiveFloat = 300.0
     """Seconds the trainer waits for a silent worker before it gives up."""
-    seed: int = 42
+    seed: Seed = 42
     """Seed of the prompts' order and of sampling."""
     on_stale: Literal["drop", "retry"] = "drop"
     """`drop` = a sample that is too stale is not trained."""

@@ -12,6 +12,7 @@ from asyncgrpo.config.sections.base import (
     PositiveFloat,
     PositiveInt,
     Section,
+    Seed,
 )
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
@@ -71,7 +72,7 @@ class TrainerConfig(Section):
     """`fsdp2` shards parameters over the processes; `auto` = with several processes."""
     devices: Devices | None = None
     """GPUs of the trainer; null = those the servers leave; `[]` = CPU."""
-    seed: int = 42
+    seed: Seed = 42
     """Seed of dropout and of new adapters."""
     ddp_timeout: PositiveInt = 1800
     """Seconds a process waits for the others in a collective."""

@@ -5,6 +5,7 @@
 The columns are checked once, a row when it is read.
 """
 
+import re
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from asyncgrpo.rollout.group import Message, Messages
 
 RESERVED_COLUMNS = ("prompts", "completions", "completion_ids")  # keywords of every reward
 SHOWN_CHARACTERS = 80
+_LATEX = re.compile(r"(\\[A-Za-z]+)\{([^{}]*)\}(?!\})")  # a command of LaTeX: \boxed{}
 
 
 class RowError(DataError):
@@ -109,30 +111,58 @@ def template_columns(template: str) -> list[str]:
     Raises:
         DataError: a brace that is not `{column}`; a literal one is written twice.
     """
+    return list(_conversions(template))
+
+
+def _conversions(template: str) -> dict[str, str | None]:
+    """The columns a prompt template names, each with its last `!s` or `!r`."""
     try:
-        fields = [name for _, name, _, _ in string.Formatter().parse(template) if name is not None]
+        fields = [
+            (name, conversion)
+            for _, name, _, conversion in string.Formatter().parse(template)
+            if name is not None
+        ]
     except ValueError as error:
         raise DataError(_bad_template(template, str(error))) from error
-    for name in fields:
+    for name, _ in fields:
         if not name.isidentifier():
             raise DataError(_bad_template(template, f"`{{{name}}}` names no column"))
-    return fields
+    return dict(fields)
 
 
 def _filled(template: str, row: Mapping[str, Any], row_index: int) -> str:
     """The template with the row's columns; "None" is no part of a prompt."""
-    for name in template_columns(template):
-        if row.get(name) is None:
-            raise RowError(
-                f"row {row_index}: column `{name}` is empty, and data.prompt_template needs it"
-            )
+    for name, conversion in _conversions(template).items():
+        value = row.get(name)
+        where = f"row {row_index}: column `{name}`"
+        if value is None:
+            raise RowError(f"{where} is empty, and data.prompt_template needs it")
+        if isinstance(value, (list, dict)) and conversion is None:
+            raise RowError(_structured(where, name, cast("list[object] | Message", value)))
     try:
-        return template.format_map(row)
+        text = template.format_map(row)
     except Exception as error:  # whatever a value makes of a format
         raise RowError(
             f"row {row_index}: data.prompt_template {_show(template)}: {error}; a plain "
             "`{column}` takes every value"
         ) from error
+    if not text.strip():
+        raise RowError(f"row {row_index}: data.prompt_template {_show(template)} gives no text")
+    return text
+
+
+def _structured(where: str, name: str, value: "list[object] | Message") -> str:
+    """The message for a value that a template would write as Python writes it."""
+    holds = f"{where} holds {_show(value)}"
+    if isinstance(value, list) and any(isinstance(entry, dict) for entry in value):
+        return (
+            f"{holds}: a conversation, which data.prompt_template would write out as Python does; "
+            f"leave data.prompt_template out and set data.prompt_column: {name}"
+        )
+    return (
+        f"{holds}, which data.prompt_template would write out as Python does; expected text or a "
+        f"number (`{{{name}!s}}` takes it as it is)"
+    )
 
 
 def _conversation(value: object, row_index: int, column: str) -> Messages:
@@ -151,6 +181,8 @@ def _conversation(value: object, row_index: int, column: str) -> Messages:
 def _message(entry: object, index: int, where: str) -> Message:
     if isinstance(entry, dict):
         message = {k: v for k, v in cast("Message", entry).items() if v is not None}
+        if message.get("tool_calls") and "content" not in message:
+            message["content"] = ""  # null beside calls, as the OpenAI API writes it
         if isinstance(message.get("role"), str) and isinstance(message.get("content"), (str, list)):
             return message
     raise RowError(
@@ -165,7 +197,11 @@ def _show(value: object) -> str:
 
 
 def _bad_template(template: str, reason: str) -> str:
+    command = _LATEX.search(template)
+    example = ""
+    if command is not None:
+        example = f"; `{command[0]}` is written `{command[1]}{{{{{command[2]}}}}}`"
     return (
         f"data.prompt_template {_show(template)}: {reason}; expected `{{column}}`, and a literal "
-        "brace written twice: `{{` or `}}`"
+        f"brace written twice: `{{{{` or `}}}}`{example}"
     )

@@ -51,10 +51,17 @@ class RewardFunction:
         self.weight = source.weight
         self._timeout_s = source.timeout_s
         self._kwargs = dict(source.kwargs)
-        self._is_built_in = source.path.rpartition(":")[0] == rewards.__name__
         self._function = function
         self._is_async = is_async(function)
         self._parameters = _parameters(function, source.name)
+        home = str(getattr(function, "__module__", ""))
+        self._is_built_in = f"{home}.".startswith(f"{rewards.__name__}.")
+        # A column of such a name is no option of a built-in function.
+        self._options = {
+            name
+            for name, parameter in self._parameters.items()
+            if self._is_built_in and parameter.kind is parameter.KEYWORD_ONLY
+        }
 
     def check_columns(self, column_names: Iterable[str]) -> None:
         """Raises a `HookError` if the function needs a keyword that nothing gives it."""
@@ -120,7 +127,7 @@ class RewardFunction:
             "prompts": group.prompts,
             "completions": group.completions,
             "completion_ids": group.completions_ids,
-            **group.reward_kwargs,
+            **{k: column for k, column in group.reward_kwargs.items() if k not in self._options},
             **self._kwargs,
         }
         if not any(p.kind is p.VAR_KEYWORD for p in self._parameters.values()):
