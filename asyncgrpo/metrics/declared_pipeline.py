@@ -227,7 +227,10 @@ SYNC = (
 
 LEDGER = (
     Metric(
-        "ledger/{state}_count", "How many prompts reached this state in the window?", unit="prompts"
+        "ledger/{state}_count",
+        "How many prompts reached this state in the window: queued, trained or dropped?",
+        "dropped_too_long above 0: prompts left out by data.long_prompts, of those dropped.",
+        "prompts",
     ),
 )
 

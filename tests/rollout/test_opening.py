@@ -27,7 +27,7 @@ REWARD = {"path": "tests.rollout.user_hooks:always_one"}
 class Opened:
     """An `Opening` over prompts of the given lengths in words, and its messages."""
 
-    def __init__(self, tmp_path, lengths, *, share=ALONE, budget=1.0):
+    def __init__(self, tmp_path, lengths, *, share=ALONE, budget=1.0, **data):
         path = tmp_path / "prompts.jsonl"
         rows = [{"prompt": fakes.conversation(*[5] * length)} for length in lengths]
         path.write_text("\n".join(json.dumps(row) for row in rows))
@@ -35,7 +35,7 @@ class Opened:
             str(path),
             "http://unused",
             [REWARD],
-            data={"shuffle": False},
+            data={"shuffle": False, **data},
             server={"max_model_len": MAX_MODEL_LEN},
         )
         inputs = Inputs(cfg, fakes.tokenizer(), load_prompts(cfg.data), share)
@@ -81,6 +81,29 @@ async def test_a_prompt_that_leaves_no_room_is_a_failure_and_a_filtered_one_is_n
     assert group.position == 2
     assert [message.reason for message in opened.told] == [DropReason.ERROR, DropReason.FILTERED]
     assert opened.limits.rollout_failures.failures == 1
+
+
+async def test_prompts_too_long_are_left_out_where_the_recipe_says_so(tmp_path, caplog):
+    lengths = [MAX_MODEL_LEN, 2, MAX_MODEL_LEN + 3]
+    opened = Opened(tmp_path, lengths, budget=0.0, long_prompts="drop")
+    (group,) = await opened.groups([0, 1, 2])
+    assert group.position == 1
+    assert [message.reason for message in opened.told] == [DropReason.TOO_LONG] * 2
+    assert opened.limits.rollout_failures.failures == 0
+    (said,) = caplog.messages
+    assert said.startswith("row 0 is left out, as every longer prompt (data.long_prompts: drop)")
+
+
+async def test_an_epoch_of_prompts_too_long_ends_the_run_though_they_may_be_left_out(tmp_path):
+    opened = Opened(tmp_path, [MAX_MODEL_LEN] * 2, long_prompts="drop")
+    with pytest.raises(RunError, match=r"none of the 2 prompts .*2 of them: longer than the cont"):
+        await opened.groups([0, 1])
+
+
+async def test_a_prompt_too_long_names_the_key_that_leaves_it_out(tmp_path):
+    opened = Opened(tmp_path, [MAX_MODEL_LEN, 2], budget=0.0)
+    with pytest.raises(RunError, match=r"leave such rows out: data\.long_prompts=drop"):
+        await opened.groups([0])
 
 
 async def test_a_failure_too_many_ends_the_run_with_the_row_named(tmp_path):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from asyncgrpo.channel.messages import DropReason
 from asyncgrpo.ledger.states import Ledger
 from asyncgrpo.metrics.sinks import JsonlSink, Sinks
 from asyncgrpo.packing.cost import path_cost
@@ -58,6 +59,20 @@ def test_mfu_is_the_windows_flops_over_what_the_hardware_could_do(tmp_path: Path
     found = window(tmp_path, FLOPS)
     assert found["perf/fwd_bwd_mfu"] == pytest.approx(flops / (4.0 * 1000))
     assert found["perf/wall_clock_mfu"] == pytest.approx(flops / (8.0 * 1000))
+
+
+def test_prompts_left_out_for_their_length_are_counted(tmp_path: Path):
+    ledger = Ledger(4)
+    reporter = Reporter(tmp_path, Sinks([JsonlSink(tmp_path / "m.jsonl")]), ledger.counts, None)
+    ledger.drop_prompt(0, 0, DropReason.TOO_LONG)
+    ledger.drop_prompt(0, 1, DropReason.TOO_LONG)
+    ledger.drop_prompt(0, 2, DropReason.ERROR)
+    reporter.record_ledger(ledger.counts)
+    reporter.record_ledger(ledger.counts)  # counted once
+    reporter.write_window([], step=1, policy_version=1, epoch=0.5)
+    found = json.loads((tmp_path / "m.jsonl").read_text())
+    assert found["ledger/dropped_count"] == 3
+    assert found["ledger/dropped_too_long_count"] == 2
 
 
 def test_without_known_hardware_the_other_metrics_are_there_and_mfu_is_not(tmp_path: Path):

@@ -39,6 +39,7 @@ LEAVES = {
         "max_prompts": None,
         "shuffle": True,
         "streaming": False,
+        "long_prompts": "fail",
         "eval": None,
     },
     "rollout": {

@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from asyncgrpo.config.sections.data import DataSource
+from asyncgrpo.errors import DataError
 from asyncgrpo.launch.checks import prompts_file
 from asyncgrpo.launch.checks.prompts_file import Look
+from asyncgrpo.rollout.data.prompts import load_prompts
 
 CONVERSATION = [{"role": "user", "content": "What is 1 + 1?"}]
 
@@ -53,10 +55,37 @@ def test_no_rows_are_no_prompts(tmp_path: Path):
 def test_what_takes_long_to_read_is_left_to_the_worker(tmp_path: Path, monkeypatch):
     assert prompts_file.look(DataSource(path="org/data")) == Look()
     assert prompts_file.look(DataSource()) == Look()
-    assert told(tmp_path, {"question": "?"}, split="train[:1]") is None
-    assert told(tmp_path, {"question": "?"}, name="rows.txt") is None
     monkeypatch.setattr(prompts_file, "LARGEST_BYTES", 3)
     assert told(tmp_path, {"question": "?"}) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "expected"),
+    [
+        ("rows.txt", {}, "got a `.txt` file, expected .jsonl, .ndjson, .json, .csv, .tsv, .parq"),
+        ("rows.jsonl", {"split": "test"}, "data.split: got 'test', and the one file"),
+        ("rows.jsonl", {"split": "test[:5]"}, "data.split: got 'test[:5]', and the one file"),
+        ("rows.jsonl", {"split": "train[5"}, "data.split: got 'train[5', expected the name"),
+        ("rows.jsonl", {"prompt_template": r"\boxed{}"}, r"`\boxed{}` is written `\boxed{{}}`"),
+    ],
+)
+@pytest.mark.parametrize("largest", [1, 2**20])
+def test_what_needs_no_reading_is_told_of_large_files_too(
+    tmp_path: Path, monkeypatch, name: str, keys: dict, expected: str, largest: int
+):
+    monkeypatch.setattr(prompts_file, "LARGEST_BYTES", largest)
+    assert expected in str(told(tmp_path, {"prompt": CONVERSATION}, name=name, **keys))
+    with pytest.raises(DataError):
+        load_prompts(DataSource(path=str(tmp_path / name), **keys))
+
+
+def test_a_slice_without_rows_is_told(tmp_path: Path):
+    assert "has no rows" in str(told(tmp_path, {"prompt": CONVERSATION}, split="train[5:]"))
+
+
+def test_a_template_for_a_dataset_of_the_hub_is_looked_at():
+    source = DataSource(path="org/data", prompt_template=r"{q} \boxed{}")
+    assert r"`\boxed{{}}`" in str(prompts_file.look(source).problem)
 
 
 def test_the_columns_of_each_format_are_those_that_the_worker_gives_rewards(tmp_path: Path):

@@ -119,6 +119,11 @@ def test_a_row_that_cannot_be_read_is_named():
         ("{a}", {"a": None}, "row 0: column `a` is empty, and data.prompt_template needs it"),
         ("{a:d}", {"a": "x"}, "row 0: data.prompt_template '{a:d}': Unknown format code 'd'"),
         ("{a!z}", {"a": 1}, "row 0: data.prompt_template '{a!z}': Unknown conversion"),
+        ("{a}", {"a": USER}, "a conversation, which data.prompt_template would write out as"),
+        ("{a}", {"a": USER}, "leave data.prompt_template out and set data.prompt_column: a"),
+        ("{a}", {"a": ["x", "y"]}, "holds ['x', 'y'], which data.prompt_template would write"),
+        ("{a}", {"a": {"b": 1}}, "(`{a!s}` takes it as it is)"),
+        ("{a}", {"a": " "}, "row 0: data.prompt_template '{a}' gives no text"),
     ],
 )
 def test_a_row_that_does_not_fit_its_template(template, row, message):
@@ -150,6 +155,28 @@ def test_a_template_that_names_an_unknown_column():
 def test_a_brace_that_is_no_column(template):
     with pytest.raises(DataError, match="a literal brace written twice"):
         template_columns(template)
+
+
+@pytest.mark.parametrize("template", [r"{q} In \boxed{}.", r"\boxed{} {q}", r"{q} \text{ a b }"])
+def test_a_command_of_latex_is_shown_as_it_must_be_written(template):
+    with pytest.raises(DataError) as caught:
+        template_columns(template)
+    written = str(caught.value).rsplit("is written `", 1)[1].removesuffix("`")
+    command = written.replace("{{", "{").replace("}}", "}")
+    assert template_columns(template.replace(command, written)) == ["q"]
+
+
+def test_a_list_goes_into_a_template_that_asks_for_it():
+    prompt = Prompts(Rows({"a": ["x"]}), source(prompt_template="{a!s}"))[0]
+    assert prompt.messages == [{"role": "user", "content": "['x']"}]
+
+
+def test_a_message_of_calls_may_have_no_content():
+    calls = [{"type": "function", "function": {"name": "f", "arguments": {}}}]
+    message = {"role": "assistant", "content": None, "tool_calls": calls}
+    (_, got) = Prompts(Rows({"prompt": [*USER, message]}), source())[0].messages
+    assert got == message | {"content": ""}
+    assert "message 1 is" in refused([{"prompt": [*USER, message | {"tool_calls": []}]}])
 
 
 def test_max_prompts_takes_the_first():
@@ -217,7 +244,7 @@ def test_csv_through_a_template(tmp_path):
     prompts = load_prompts(data)
     assert isinstance(prompts, Prompts)
     assert prompts[1].messages == [{"role": "user", "content": "2 + 2 = ?"}]
-    assert prompts[1].columns == {"question": "2 + 2", "answer": 4}
+    assert prompts[1].columns == {"question": "2 + 2", "answer": "4"}
 
 
 def test_a_slice_of_the_split(tmp_path):
@@ -230,8 +257,8 @@ def test_a_slice_of_the_split(tmp_path):
     [
         ("missing.jsonl", None, "no file or folder"),
         ("a.txt", "x", "got a `.txt` file, expected .json"),
-        ("a.jsonl", "not json", "cannot be read"),
-        ("empty", "folder", "has no file of json, jsonl, csv or parquet"),
+        ("a.jsonl", "not json", "line 1: not valid JSON"),
+        ("empty", "folder", "has no file of json, jsonl, csv, tsv or parquet"),
     ],
 )
 def test_data_that_cannot_be_read(tmp_path, name, content, message):
@@ -246,10 +273,39 @@ def test_data_that_cannot_be_read(tmp_path, name, content, message):
 
 def test_an_unknown_split(tmp_path):
     (tmp_path / "a.jsonl").write_text(json.dumps(ROWS[0]))
-    with pytest.raises(DataError, match="split `tset`"):
+    with pytest.raises(DataError, match="got 'tset', and the one file"):
         load_prompts(DataConfig(path=str(tmp_path / "a.jsonl"), split="tset"))
 
 
 def test_no_path():
     with pytest.raises(DataError, match=r"data.path is not set"):
         load_prompts(DataConfig())
+
+
+def test_files_of_text_in_a_folder_are_read_by_split_as_they_are_written(tmp_path):
+    rows = [{"q": "2024-05-01", "answer": "007"}, {"q": "null", "answer": 2**70}]
+    (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (tmp_path / "test.jsonl").write_text(json.dumps({"q": "other", "answer": "1e5"}))
+    for split, expected in (("train", rows), ("train[1:]", rows[1:]), ("test", ["1e5"])):
+        source = DataConfig(path=str(tmp_path), prompt_template="{q}", split=split)
+        prompts = load_prompts(source)
+        assert isinstance(prompts, Prompts)
+        got = [prompts[i].columns for i in range(len(prompts))]
+        assert got == (expected if split != "test" else [{"q": "other", "answer": "1e5"}])
+    with pytest.raises(DataError, match=r"got 'dev', and `.*` has `train`, `test`"):
+        load_prompts(DataConfig(path=str(tmp_path), prompt_template="{q}", split="dev"))
+
+
+def test_parquet_keeps_its_types(tmp_path):
+    import datetime
+
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    day = datetime.date(2024, 5, 1)
+    rows = [{"q": "a", "day": day, "text": "007"}, {"q": "b", "day": None, "text": "null"}]
+    parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "a.PARQUET")
+    source = DataConfig(path=str(tmp_path / "a.PARQUET"), prompt_template="{q}", split="train[:1]")
+    prompts = load_prompts(source)
+    assert isinstance(prompts, Prompts)
+    assert [prompts[i].columns for i in range(len(prompts))] == rows[:1]

@@ -203,4 +203,4 @@ async def test_csv_streams_through_a_template(tmp_path):
     )
     (first, second) = await taken(load_prompts(data), 2)
     assert first.messages == [{"role": "user", "content": "1 + 1"}]
-    assert second.columns == {"question": "2 + 2", "answer": 4}
+    assert second.columns == {"question": "2 + 2", "answer": "4"}

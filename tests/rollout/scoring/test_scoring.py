@@ -11,11 +11,13 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from asyncgrpo import rewards
 from asyncgrpo.config import RewardSource
 from asyncgrpo.errors import ConfigError, HookError
 from asyncgrpo.rollout.group import Rollout, RolloutGroup
 from asyncgrpo.rollout.scoring.advantages import total_rewards
 from asyncgrpo.rollout.scoring.scoring import RewardFunction, load_rewards, score_group
+from asyncgrpo.sandbox import landlock
 
 HOOKS = "tests.rollout.user_hooks"
 
@@ -55,6 +57,47 @@ async def test_the_call_by_hand():
     assert seen["answer"] == ["x", "x"]
     assert seen["more"] == ["level"]
     assert seen["prompts"][0][0]["content"] == "hi"
+
+
+OPTIONS = {
+    "pattern": "(",
+    "partial": True,
+    "max_tokens": 3,
+    "buffer_tokens": 1,
+    "seconds": "long",
+    "memory_mb": -1,
+    "without_landlock": True,
+    "column": "nowhere",
+    "timeout_s": 2,
+    "weight": 3,
+    "name": "q",
+}
+
+
+@pytest.mark.parametrize("name", sorted(rewards.__all__))
+async def test_a_column_named_like_an_option_of_a_built_in_reward_is_none(name):
+    tests = ["assert 1 == 1", "assert 1 == 2"]  # half of which pass: `partial` would show
+    columns = {"answer": "#### 1", "solution": "1", "tests": tests}
+    texts = ["<think>a</think>#### 1", "```python\nx = 1\n```"]
+    plain = reward(getattr(rewards, name))
+    if name == "code_reward":
+        plain = reward(rewards.code_reward, kwargs={"without_landlock": landlock.version() == 0})
+    expected = await plain.score(group(*texts, **columns))
+    got = await plain.score(group(*texts, **columns, **OPTIONS))
+    np.testing.assert_array_equal(got, expected)
+
+
+async def test_an_option_of_the_recipe_counts_beside_a_column_of_its_name():
+    function = reward(rewards.format_reward, kwargs={"pattern": "a+"})
+    scored = await function.score(group("aa", "b", pattern="b"))
+    assert scored.tolist() == [1.0, 0.0]
+
+
+async def test_a_column_reaches_the_keyword_of_a_users_own_reward():
+    def own(completions, *, pattern="x"):
+        return [float(p == "b") for p in pattern]
+
+    assert (await reward(own).score(group("a", pattern="b"))).tolist() == [1.0]
 
 
 async def test_none_and_nan_mean_not_scored_and_numpy_and_bool_are_numbers():
