@@ -34,6 +34,23 @@ BROKEN = {
         VALID + "trainer:\n  adam_beta1: 1.5\n",
         "recipe.yaml:8  trainer.adam_beta1: got 1.5, expected a number >= 0 and < 1",
     ),
+    "a seed that no generator takes": (
+        VALID + f"  seed: {-(2**63) - 1}\ntrainer:\n  seed: {2**70}\n",
+        (
+            f"recipe.yaml:9  trainer.seed: got {2**70}, expected a whole number >= "
+            "-9223372036854775808 and < 9223372036854775808"
+        ),
+        (
+            f"recipe.yaml:7  rollout.seed: got {-(2**63) - 1}, expected a whole number >= "
+            "-9223372036854775808 and < 9223372036854775808"
+        ),
+    ),
+    "a dropout that drops everything": (
+        VALID.replace(
+            "name_or_path: org/model", "name_or_path: org/model\n  peft: {lora_dropout: 1.0}"
+        ),
+        "recipe.yaml:3  model.peft.lora_dropout: got 1.0, expected a number >= 0 and < 1",
+    ),
     "an unknown choice": (
         VALID + "loss:\n  normalization: steps\n",
         (
