@@ -13,6 +13,7 @@ from asyncgrpo.config.describe import sections_at
 from asyncgrpo.errors import ConfigError
 from tests.config.recipe_files import VALID, load, write
 
+SEEDS = "a whole number >= -9223372036854775808 and < 9223372036854775808"
 BROKEN = {
     "a misspelt key": (
         VALID + "  max_stalenes: 2\n",
@@ -36,11 +37,11 @@ BROKEN = {
     ),
     "a seed that no generator takes": (
         VALID + f"trainer:\n  seed: {2**70}\n",
-        f"recipe.yaml:8  trainer.seed: got {2**70}, expected a whole number >= -9223372036854775808",
+        f"recipe.yaml:8  trainer.seed: got {2**70}, expected {SEEDS}",
     ),
     "a seed below all that a generator takes": (
         VALID + f"  seed: {-(2**63) - 1}\n",
-        "recipe.yaml:7  rollout.seed: got -9223372036854775809, expected a whole number >= -92233",
+        f"recipe.yaml:7  rollout.seed: got -9223372036854775809, expected {SEEDS}",
     ),
     "a dropout that drops everything": (
         VALID.replace(

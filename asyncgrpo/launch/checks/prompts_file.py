@@ -1,4 +1,4 @@
-"""A look at the prompts before anything starts, with the reader and the check of the worker.
+"""A look at the prompts before anything starts, by the worker's own reader and check.
 
     data.path = x.jsonl --the worker's reader--> rows --its check--> Look: the problem, the columns
 

@@ -30,11 +30,11 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".csv": "csv", ".tsv": "tsv"}
 LARGEST_CELL = 2**31 - 1  # characters; the csv module stops at 131,072 unless told
 
-Row = dict[str, Any]
+FileRow = dict[str, Any]
 
 
 def text_format(file: Path) -> str | None:
-    """The format that a file's name tells, without its `.gz`; None for no format of text."""
+    """The format that a file's name tells; None for no format of text. `.gz` is no part of it."""
     name = file.name.lower().removesuffix(".gz")
     return FORMATS.get(Path(name).suffix)
 
@@ -46,13 +46,13 @@ class TextTable:
     Each look at a row gives a copy, so what a user's code changes in it changes no other look.
     """
 
-    rows: Sequence[Row]
+    rows: Sequence[FileRow]
     column_names: list[str]
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, row_index: int) -> Row:
+    def __getitem__(self, row_index: int) -> FileRow:
         return dict.fromkeys(self.column_names) | copy.deepcopy(self.rows[row_index])
 
 
@@ -62,9 +62,9 @@ class TextStream:
 
     files: Sequence[Path]
 
-    def __iter__(self) -> Iterator[Row]:
+    def __iter__(self) -> Iterator[FileRow]:
         """Yields the rows. Raises DataError: a file cannot be read, or a row has a new column."""
-        columns: Row | None = None
+        columns: FileRow | None = None
         for file in self.files:
             for row_index, row in enumerate(read_rows(file)):
                 if columns is None:
@@ -90,7 +90,7 @@ def read_table(files: Sequence[Path]) -> TextTable:
     return TextTable(rows, list(names or _header(files)))
 
 
-def read_rows(file: Path) -> Iterator[Row]:
+def read_rows(file: Path) -> Iterator[FileRow]:
     """The rows of a file, one after the other.
 
     Raises:
@@ -132,15 +132,15 @@ def _check_encoding(text: bytes, where: str) -> None:
         ) from error
 
 
-def _line_rows(lines: Iterable[bytes], where: str) -> Iterator[Row]:
+def _line_rows(lines: Iterable[bytes], where: str) -> Iterator[FileRow]:
     for number, line in enumerate(lines, start=1):
         if line.strip():
             at = f"{where}, line {number}"
             yield _columns(_decoded(line, at), at)
 
 
-def _json_rows(file: Path, where: str) -> Iterator[Row]:
-    """One list of rows, or one row; or a row a line, as in many a file of this name."""
+def _json_rows(file: Path, where: str) -> Iterator[FileRow]:
+    """A list of rows, or one row. Many a file of this name has a row a line: read too."""
     lines = [*_lines(file, where)]
     content = b"".join(lines)
     if not content.strip():
@@ -174,14 +174,14 @@ def _decoded(text: bytes, where: str) -> object:
         return value
 
 
-def _columns(value: object, where: str) -> Row:
+def _columns(value: object, where: str) -> FileRow:
     if not isinstance(value, dict):
         raise DataError(f"{where}: got {type(value).__name__}, expected an object of columns")
-    return cast("Row", value)
+    return cast("FileRow", value)
 
 
-def _records(file: Path, where: str) -> Iterator[Row]:
-    """The header as a row of its own, then each record; as many cells as the header."""
+def _records(file: Path, where: str) -> Iterator[FileRow]:
+    """The header as a row of its own, then each record. All have as many cells."""
     texts = (line.decode() for line in _lines(file, where))
     csv.field_size_limit(LARGEST_CELL)
     dialect = "excel" if text_format(file) == "csv" else "excel-tab"
@@ -212,7 +212,7 @@ def _records(file: Path, where: str) -> Iterator[Row]:
 
 
 def _column_names(header: list[str], where: str) -> list[str]:
-    """The header; a column without a name, as an index is often written, gets its place."""
+    """The header's names. A column without one, as an index often is, gets its place."""
     names = [name or f"Unnamed: {i}" for i, name in enumerate(header)]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:

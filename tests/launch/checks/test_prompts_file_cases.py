@@ -60,11 +60,15 @@ def read_by_worker(source: DataSource) -> tuple[list[dict[str, Any]], list[str]]
 def agreed(source: DataSource) -> str | list[dict[str, Any]]:
     """The rows, or the message of the refusal; both sides say the same."""
     looked = prompts_file.look(source)
+    refusal = None
+    rows, names = [], []
     try:
         rows, names = read_by_worker(source)
     except DataError as error:
-        assert looked.problem is not None, error
-        assert looked.problem.endswith(str(error))
+        refusal = str(error)
+    if refusal is not None:
+        assert looked.problem is not None, refusal
+        assert looked.problem.endswith(refusal)
         return looked.problem
     assert looked == prompts_file.Look(reward_columns=tuple(names))
     return rows
