@@ -132,6 +132,7 @@ def test_the_steps_of_a_log_window_that_is_not_full_are_in_the_metrics(model: Pa
     [
         (DropReason.NO_SIGNAL, "9 of them got the same reward for every rollout"),
         (DropReason.UNSCORED, "9 of them were not scored: every function"),
+        (DropReason.TOO_LONG, "9 of them do not fit into server.max_model_len"),
         (DropReason.ERROR, "9 of them failed in a reward"),
     ],
 )

@@ -26,6 +26,10 @@ REASONS: Final[Mapping[str, str]] = {
         "have more tokens than trainer.token_budget: raise it, or lower "
         "rollout.max_completion_length"
     ),
+    DropReason.TOO_LONG: (
+        "do not fit into server.max_model_len, and data.long_prompts is drop: raise the one, or "
+        "shorten the prompts"
+    ),
     DropReason.ERROR: (
         "failed in a reward, a hook or a request, or did not fit into the context: see "
         "logs/latest/worker.log"
