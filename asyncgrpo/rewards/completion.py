@@ -6,8 +6,11 @@ A text that has a box is answered by its last one, also where that is empty or u
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 GSM8K_MARK = "####"  # before the final number of a GSM8K answer
 REASONING_START, REASONING_END = "<think>", "</think>"
@@ -40,10 +43,13 @@ def last_boxed(text: str) -> str | None:
 
     Inner braces are matched. The content is empty where the box never closes.
     """
-    last = None
-    for last in _BOXED.finditer(text):  # noqa: B007 - the last is wanted
-        pass
+    last = last_of(_BOXED.finditer(text))
     return None if last is None else _content(text, last)[0]
+
+
+def last_of(items: Iterable[T]) -> T | None:
+    """The last of the items; None without any."""
+    return next(iter(deque(items, maxlen=1)), None)
 
 
 def boxes_at_end(text: str) -> list[str]:

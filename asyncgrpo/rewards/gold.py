@@ -199,9 +199,7 @@ def _date(value: datetime.date | datetime.time) -> tuple[Gold, ...]:
 
 
 def _plain_python(value: object) -> object:
-    if isinstance(value, np.generic):
-        return value.item()
-    return value.tolist() if isinstance(value, np.ndarray) else value
+    return value.tolist() if isinstance(value, (np.generic, np.ndarray)) else value
 
 
 _said: set[str] = set()

@@ -13,6 +13,7 @@ from asyncgrpo.rewards.completion import (
     Completion,
     after_reasoning,
     last_boxed,
+    last_of,
     text_of,
 )
 from asyncgrpo.rewards.exact_numbers import numbers_in, plain_number
@@ -143,10 +144,7 @@ def _final_number(text: str) -> Fraction | None:
     if mark:
         return next(numbers_in(marked), None)
     boxed = last_boxed(text)
-    last = None
-    for last in numbers_in(text if boxed is None else boxed):  # noqa: B007 - the last is wanted
-        pass
-    return last
+    return last_of(numbers_in(text if boxed is None else boxed))
 
 
 def _stated(completion: Completion) -> str | None:

@@ -11,6 +11,8 @@ Symbols are mathematics too: what is not decided here, math-verify compares.
 import re
 import unicodedata
 
+from asyncgrpo.rewards.completion import last_of
+
 _WRAPPED = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|operatorname)\s*\{")
 _SPACING = re.compile(r"\\[,;:!~ ]|\\quad|~|\s+")
 _CHOICE = re.compile(r"\(?([A-Ja-j])\)?")
@@ -31,9 +33,7 @@ YES, NO = ("true", "yes"), ("false", "no")
 
 def statement(text: str) -> str | None:
     """The rest of the line after the last "answer is"; None without one."""
-    last = None
-    for last in _STATEMENT.finditer(text):  # noqa: B007 - the last is wanted
-        pass
+    last = last_of(_STATEMENT.finditer(text))
     if last is None:
         return None
     return text[last.end() :].lstrip().partition("\n")[0].strip()

@@ -10,11 +10,7 @@ Failed, and to the log.
 
 import os
 
-from asyncgrpo.process.loading import collect_from_now, load_without_collecting
-
 os.environ["CUDA_VISIBLE_DEVICES"] = ""  # before anything may look at the devices
-if __name__ == "__main__":
-    load_without_collecting()
 
 import argparse
 import asyncio
@@ -53,7 +49,6 @@ MEET_ATTEMPTS = 8  # over about half a minute
 
 def main() -> None:
     """Runs the worker of a run directory."""
-    collect_from_now()  # before the prompts: garbage there may be gigabytes
     parser = argparse.ArgumentParser(prog="python -m asyncgrpo.rollout.worker")
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--index", type=int, default=0)

@@ -31,9 +31,7 @@ class Split:
     @property
     def is_whole(self) -> bool:
         """True if all rows are asked for, once."""
-        return all(part.start is None and part.end is None for part in self.parts[:1]) and (
-            len(self.parts) == 1
-        )
+        return [(part.start, part.end) for part in self.parts] == [(None, None)]
 
     def rows(self, num_rows: int) -> list[int]:
         """The row indices, of `num_rows` in the split."""

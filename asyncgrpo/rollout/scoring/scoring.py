@@ -122,7 +122,7 @@ class RewardFunction:
             ) from error
 
     def _keywords(self, group: RolloutGroup) -> dict[str, Any]:
-        """The arguments, this function's own: it may change them, and nobody else sees it."""
+        """The arguments. A user's function has them for its own, and may change them."""
         keywords: dict[str, Any] = {
             "prompts": group.prompts,
             "completions": group.completions,
@@ -132,6 +132,8 @@ class RewardFunction:
         }
         if not any(p.kind is p.VAR_KEYWORD for p in self._parameters.values()):
             keywords = {name: keywords[name] for name in keywords if name in self._parameters}
+        if self._is_built_in:
+            return keywords  # it changes nothing
         ids = keywords.pop("completion_ids", None)
         copied = {name: _own_copy(value) for name, value in keywords.items()}
         return copied if ids is None else copied | {"completion_ids": [[*each] for each in ids]}
