@@ -176,3 +176,14 @@ def consume_at_once(allowance_tokens: int) -> Callable[[ToTrainer], Sequence[ToW
         return (Progress(0, allowance_tokens, consumed),)
 
     return consume
+
+
+async def wait_for(condition: Callable[[], Any], *, within: float = 120.0) -> None:
+    async with asyncio.timeout(within):
+        while not condition():  # noqa: ASYNC110 - what is waited for cannot notify
+            await asyncio.sleep(0.005)
+
+
+def mean(trainer: FakeTrainer, name: str) -> float:
+    aggregate = trainer.metrics[name]
+    return aggregate.total / aggregate.weight
