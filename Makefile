@@ -12,7 +12,7 @@ export TOKENIZERS_PARALLELISM ?= false
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
-setup:  ## make .venv with asyncgrpo and a vLLM that runs without a GPU (about 3 minutes)
+setup:  ## make .venv with asyncgrpo and a vLLM that runs without a GPU (3 to 7 minutes)
 	@PYTHON=$(PYTHON) bash .ci/setup
 	@[ "$(MAKECMDGOALS)" != setup ] || echo "setup: ready; now: source .venv/bin/activate, or make demo"
 

@@ -35,7 +35,9 @@ FIRST = (
     "rollout/test_worker.py",
     "end_to_end/test_train.py",
     "rollout/test_worker_loops.py",
+    "rollout/test_worker_loops_failures.py",
     "rollout/test_worker_loops_tools.py",
+    "rollout/test_worker_loops_environments.py",
     "rollout/test_worker_loops_faults.py",
     "rollout/test_worker_loops_limits.py",
     "training/intake/test_connected_workers.py",
@@ -66,4 +68,5 @@ def pytest_collection_finish() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     rank = {Path(__file__).parent / name: at for at, name in enumerate(FIRST)}
+    assert not [path for path in rank if not path.exists()], "FIRST names files that are not there"
     items.sort(key=lambda item: rank.get(item.path, len(rank)))

@@ -99,7 +99,7 @@ class Begin(msgspec.Struct, frozen=True, tag=True):
     first_ordinal: int
     resolved: tuple[tuple[int, int], ...]  # half-open intervals of ordinals
     allowance_tokens: int
-    max_ordinal: int | None  # first ordinal not wanted; None = no end (max_steps decides)
+    end_ordinal: int | None  # first ordinal not wanted; None = no end (max_steps decides)
 
 
 class Published(msgspec.Struct, frozen=True, tag=True):

@@ -20,8 +20,9 @@ from asyncgrpo.server.command import cuda_visible_devices, server_command
 
 LOOPBACK = "127.0.0.1"
 ANY_ADDRESS = frozenset({"0.0.0.0", "::", ""})  # noqa: S104  # compared with, never bound
-# The variables that torchrun sets, for one rank (docs/decisions/0054).
-ALONE = {
+# The variables that torchrun sets, for one rank (docs/decisions/0054). Set even where the trainer
+# would do without: a cluster's job may have left others in the environment.
+ONE_RANK = {
     "RANK": "0",
     "LOCAL_RANK": "0",
     "WORLD_SIZE": "1",
@@ -58,7 +59,7 @@ def plan_training(
     """
     needs = tuple(_server_name(index) for index in range(len(machine.ports)))
     return (
-        *(_worker(config, machine, run_dir, share, needs) for share in worker_shares(config)),
+        *(_worker(machine, run_dir, share, needs) for share in worker_shares(config)),
         _trainer(config, machine, run_dir, checkpoint, needs),
     )
 
@@ -83,11 +84,10 @@ def _server(config: Config, machine: Machine, index: int, port: int) -> ProcessS
     )
     return ProcessSpec(
         name,
-        _title(config, name),
         command.argv,
         # vLLM names its processes by this prefix.
         _threads(config, machine)
-        | {"VLLM_PROCESS_NAME_PREFIX": _title(config, name)}
+        | {"VLLM_PROCESS_NAME_PREFIX": process_title(name, known(config.run.name))}
         | dict(command.env),
         Ready.ANSWERS,
     )
@@ -99,22 +99,19 @@ def worker_shares(config: Config) -> tuple[Share, ...]:
     return tuple(Share(index, count) for index in range(count))
 
 
-def _worker(
-    config: Config, machine: Machine, run_dir: Path, share: Share, needs: tuple[str, ...]
-) -> ProcessSpec:
+def _worker(machine: Machine, run_dir: Path, share: Share, needs: tuple[str, ...]) -> ProcessSpec:
     argv = (
         machine.python,
         *("-m", "asyncgrpo.rollout.worker", str(run_dir)),
         *(() if share.alone else ("--index", str(share.index))),
     )
-    title = _title(config, share.name)
     env = {
         "CUDA_VISIBLE_DEVICES": "",
         "OMP_NUM_THREADS": "1",
         "PYTHONUNBUFFERED": "1",
         "TOKENIZERS_PARALLELISM": "false",
     }
-    return ProcessSpec(share.name, title, argv, env, needs=needs)
+    return ProcessSpec(share.name, argv, env, needs=needs)
 
 
 def _trainer(
@@ -124,7 +121,6 @@ def _trainer(
     checkpoint: int | None,
     needs: tuple[str, ...],
 ) -> ProcessSpec:
-    title = _title(config, "trainer")
     ranks = known(config.trainer.nproc_per_node)
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks))
     argv = (
@@ -135,13 +131,13 @@ def _trainer(
     )
     env = {
         "PYTHONUNBUFFERED": "1",
-        **(ALONE if ranks == 1 else {}),
+        **(ONE_RANK if ranks == 1 else {}),
         **_threads(config, machine),
         "CUDA_VISIBLE_DEVICES": cuda_visible_devices(
             known(config.trainer.devices), machine.environ
         ),
     }
-    return ProcessSpec("trainer", title, argv, env, needs=needs)
+    return ProcessSpec("trainer", argv, env, needs=needs)
 
 
 def _server_name(index: int) -> str:
@@ -160,7 +156,3 @@ def _threads(config: Config, machine: Machine) -> dict[str, str]:
     servers = max(1, len(machine.ports))  # a running server may be on this machine too
     processes = servers + int(known(config.trainer.nproc_per_node))
     return {"OMP_NUM_THREADS": str(max(1, machine.cores // processes))}
-
-
-def _title(config: Config, name: str) -> str:
-    return process_title(name, known(config.run.name))

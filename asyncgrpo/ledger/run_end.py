@@ -4,7 +4,7 @@ from asyncgrpo.config import Config
 from asyncgrpo.ledger.state_file import RolloutState
 
 
-def last_ordinal(num_epochs: float, num_prompts: int) -> int:
+def end_ordinal(num_epochs: float, num_prompts: int) -> int:
     """The first ordinal that `num_epochs` epochs do not ask for."""
     return max(round(num_epochs * num_prompts), 1)
 
@@ -17,7 +17,7 @@ def reached_end(config: Config, state: RolloutState) -> str | None:
             return None
         return f"step {state.step} of trainer.max_steps {trainer.max_steps}"
     resolved = state.epoch * state.num_prompts + state.prompt_index
-    if resolved < last_ordinal(trainer.num_train_epochs, state.num_prompts):
+    if resolved < end_ordinal(trainer.num_train_epochs, state.num_prompts):
         return None
     return f"the end of epoch {trainer.num_train_epochs:g} (trainer.num_train_epochs)"
 

@@ -58,7 +58,7 @@ def main() -> None:
     try:
         config = load_resolved(run_dir)
         share = Share(arguments.index, config.rollout.workers)
-        take_title(process_title(share.name, config.run.name or run_dir.name))
+        take_title(process_title(share.name, known(config.run.name)))
         asyncio.run(_until_terminated(_run(run_dir, config, share)))
     except UserError as error:
         log.error("%s", error)  # noqa: TRY400 - a user's mistake is a message, not a traceback

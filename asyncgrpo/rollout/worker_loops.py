@@ -220,7 +220,7 @@ class WorkerLoops:
 
     def _ordinals(self) -> Iterator[int]:
         begin = self._begin
-        wanted = wanted_ordinals(begin.first_ordinal, begin.max_ordinal, begin.resolved)
+        wanted = wanted_ordinals(begin.first_ordinal, begin.end_ordinal, begin.resolved)
         return self._share.ordinals(wanted)
 
     async def _emit(self, outcome: GroupOutcome | PromptDropped | EpochEmpty) -> None:

@@ -8,6 +8,7 @@ import struct
 from typing import IO, Any
 
 LARGEST = 64 << 20  # bytes of one message
+ENDED = "the process has ended"
 HEADER = struct.Struct("!I")
 
 
@@ -27,7 +28,7 @@ def send(stream: IO[bytes], message: Any) -> None:
         stream.write(pack(message))
         stream.flush()
     except OSError as error:
-        raise ClosedError(repr(error)) from error
+        raise ClosedError(ENDED) from error
 
 
 def receive(stream: IO[bytes]) -> Any:
@@ -35,13 +36,17 @@ def receive(stream: IO[bytes]) -> Any:
     try:
         header = stream.read(HEADER.size)
         if len(header) < HEADER.size:
-            raise ClosedError
+            raise ClosedError(ENDED)
         (size,) = HEADER.unpack(header)
         if size > LARGEST:
-            raise ClosedError
+            raise ClosedError(f"a message of {size} bytes came; the most is {LARGEST}")
         body = stream.read(size)
         if len(body) < size:
-            raise ClosedError
+            raise ClosedError(ENDED)
         return json.loads(body)
-    except (OSError, ValueError, RecursionError) as error:
-        raise ClosedError(repr(error)) from error
+    except TimeoutError as error:
+        raise ClosedError("the process did not answer in time") from error
+    except OSError as error:
+        raise ClosedError(ENDED) from error
+    except (ValueError, RecursionError) as error:
+        raise ClosedError(f"what came is no message: {error}") from error

@@ -39,7 +39,7 @@ def run(
         namespace = link.names()
     except ClosedError as error:
         for _ in tests:
-            frames.send(verdicts, str(error) or "the program's process has ended")
+            frames.send(verdicts, str(error))
         return
     _offer_as_module(namespace)
     for test in tests:

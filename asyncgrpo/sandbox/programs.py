@@ -39,7 +39,7 @@ class Sandbox:
         self._without_landlock = without_landlock
         self._permits = asyncio.Semaphore(at_once)
         self._launcher: Child | None = None
-        self._starting = threading.Lock()
+        self._lock = threading.RLock()  # of the launcher: jobs ask for it from threads
 
     async def judge(
         self, code: str, tests: Sequence[str], entry_point: str | None, limits: SandboxLimits
@@ -64,9 +64,10 @@ class Sandbox:
 
     def close(self) -> None:
         """End the launcher, and with it all programs."""
-        if self._launcher is not None:
-            self._launcher.end()
-            self._launcher = None
+        with self._lock:
+            if self._launcher is not None:
+                self._launcher.end()
+                self._launcher = None
 
     async def _do(self, job: Any, tests: Sequence[str] | None, seconds: float) -> list[Any]:
         async with self._permits:
@@ -99,7 +100,7 @@ class Sandbox:
 
     def _started(self) -> Child:
         """The launcher; one that has ended is replaced."""
-        with self._starting:
+        with self._lock:
             if self._launcher is None or not self._launcher.is_alive:
                 self.close()
                 self._launcher = _start_launcher(without_landlock=self._without_landlock)
@@ -114,5 +115,4 @@ def _start_launcher(*, without_landlock: bool) -> Child:
     try:
         return Child("asyncgrpo.sandbox.launcher", mode, isolated=True)
     except frames.ClosedError as error:
-        reason = str(error) or "the process that starts programs has ended"
-        raise HookError(f"code_reward: {reason}") from None
+        raise HookError(f"code_reward: programs cannot be started: {error}") from None

@@ -12,6 +12,9 @@ Another 4xx is our mistake and an unreadable answer is the server's: both end th
 5xx that stays ends it with the inner loop. Each of these costs one rollout; an outage that lasts
 costs the run. A name that the server does not know is not tried again: `Sampler` asks for the
 policy that replaced it. Pure: nothing here waits.
+
+Before its first turn a worker looks for the endpoint that generates, and asks a server that still
+starts again (`rollout.worker`): a call of its own, with as many tries as `MEET_ATTEMPTS`.
 """
 
 import random

@@ -61,7 +61,7 @@ def make_publisher(
 def _backend(config: Config, policy: Policy) -> SyncBackend:
     served = Path(known(config.sync.path))
     keep = known(config.sync.keep_versions)
-    if config.sync.backend == "adapter":
+    if known(config.sync.backend) == "adapter":
         assert isinstance(policy.model, PeftModel), "adapter sync without an adapter"
         return AdapterBackend(served, adapter_config(policy.model), keep_versions=keep)
     return FolderBackend(served, config.model.name_or_path, keep_versions=keep)
@@ -77,7 +77,7 @@ def snapshot(config: Config, policy: Policy, probe_ids: Int32[np.ndarray, "n"] |
     Collective: every rank calls it. Rank 0's snapshot holds the tensors.
     """
     model = policy.model
-    if config.sync.backend == "adapter" and isinstance(model, PeftModel):
+    if known(config.sync.backend) == "adapter" and isinstance(model, PeftModel):
         tensors = adapter_tensors(model)
     else:
         dtype = getattr(torch, str(known(config.server.dtype)), None)

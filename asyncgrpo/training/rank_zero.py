@@ -29,7 +29,7 @@ from asyncgrpo.training.checkpoint import Contents, write_checkpoint
 from asyncgrpo.training.director import Director, Schedule
 from asyncgrpo.training.intake.batches import BatchSettings
 from asyncgrpo.training.intake.inbox import Inbox, InboxSettings
-from asyncgrpo.training.intake.nothing_trained import refuse_to_call_it_finished
+from asyncgrpo.training.intake.nothing_trained import nothing_trained
 from asyncgrpo.training.intake.soundness import SampleRules
 from asyncgrpo.training.loss.loss_sums import loss_metrics
 from asyncgrpo.training.model.flops import Utilization
@@ -220,7 +220,7 @@ class RankZero:
         """
         self._publisher.wait(known(self._config.server.vllm_server_timeout))
         if step == 0 and not self.inbox.stopping:
-            refuse_to_call_it_finished(self.inbox.counts())
+            raise nothing_trained(self.inbox.counts())
 
     def close(self) -> None:
         """Stops the worker and the publisher, whatever happened."""

@@ -239,7 +239,7 @@ class Trainer:
     def _shard(self) -> None:
         config, ranks = self.config.trainer, self.ranks
         compute = compute_dtype(self.config)
-        is_sharded = config.sharding == "fsdp2" and ranks.world > 1
+        is_sharded = known(config.sharding) == "fsdp2" and ranks.world > 1
         if is_sharded or compute is not None:
             shard(
                 self.policy.scorer,
@@ -285,7 +285,7 @@ def train(
         )
         return
     ranks = join_ranks(
-        use_gpu=bool(config.trainer.devices), timeout_s=float(config.trainer.ddp_timeout)
+        use_gpu=bool(known(config.trainer.devices)), timeout_s=float(config.trainer.ddp_timeout)
     )
     take_title(f"{process_title('trainer', known(config.run.name))} rank {ranks.rank}")
     trainer = Trainer(config, ranks, checkpoint)

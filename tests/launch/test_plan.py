@@ -27,7 +27,6 @@ def test_the_order_is_server_worker_trainer():
     assert [spec.name for spec in (server, worker, trainer)] == ["server-0", "worker", "trainer"]
     assert server.ready is Ready.ANSWERS
     assert worker.needs == trainer.needs == ("server-0",)
-    assert worker.title == "asyncgrpo: worker demo"
 
 
 def test_worker_and_trainer_get_the_run_directory_alone():
@@ -50,7 +49,6 @@ def test_several_workers_are_told_apart():
     config = configuration(rollout={"workers": 3})
     *workers, trainer = plan_training(config, TWO_CORES, RUN)
     assert [spec.name for spec in workers] == ["worker-0", "worker-1", "worker-2"]
-    assert workers[1].title == "asyncgrpo: worker-1 demo"
     assert workers[2].argv[-3:] == (str(RUN), "--index", "2")
     assert trainer.name == "trainer"
 

@@ -147,7 +147,7 @@ class ScriptedWorker:
         resolved = {n for start, end in begin.resolved for n in range(start, end)}
         wanted = self.share.ordinals(itertools.count(begin.first_ordinal))
         for ordinal in wanted:
-            if begin.max_ordinal is not None and ordinal >= begin.max_ordinal:
+            if begin.end_ordinal is not None and ordinal >= begin.end_ordinal:
                 break
             if ordinal not in resolved:
                 while offered - self._consumed >= self._allowance:

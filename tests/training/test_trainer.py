@@ -216,7 +216,7 @@ def test_a_killed_trainer_resumes_at_the_right_prompt(model: Path, tmp_path: Pat
     begin = worker.begins[0]
     assert begin.first_ordinal == before["prompt_index"]
     assert [list(span) for span in begin.resolved] == before["resolved"]
-    assert begin.max_ordinal == 30
+    assert begin.end_ordinal == 30
     final = state(tmp_path)
     assert (final["epoch"], final["prompt_index"], final["dropped"]) == (1, 0, {})
     # Relative to the weights, each of the 120 samples was trained once.

@@ -68,9 +68,9 @@ def space_needed(config: Config) -> int:
     files = [file for pattern in WEIGHTS for file in folder.glob(pattern)]
     model = sum(file.stat().st_size for file in files)
     weights = 0 if config.model.peft else model
-    served = known(config.sync.keep_versions) * model if config.sync.backend == "folder" else 0
+    kept = known(config.sync.keep_versions) if known(config.sync.backend) == "folder" else 0
     checkpoints = (config.checkpoint.save_total_limit or 1) + 1  # one more while it is written
-    return SMALLEST_SPACE + served + checkpoints * OPTIMIZER_COPIES * weights
+    return SMALLEST_SPACE + kept * model + checkpoints * OPTIMIZER_COPIES * weights
 
 
 def _gib(size: int) -> str:

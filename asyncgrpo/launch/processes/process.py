@@ -27,7 +27,7 @@ class Exit:
 
     name: str
     code: int  # negative = the signal that ended it
-    at: float = field(default=0.0, compare=False)  # by the launcher's monotonic clock
+    at: float = field(default=0.0, compare=False)  # its guard's end, by the monotonic clock
 
     @property
     def failed(self) -> bool:

@@ -22,7 +22,6 @@ class ProcessSpec:
     """One process to start."""
 
     name: str
-    title: str
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict[str, str])  # on top of the launcher's
     ready: Ready = Ready.STARTED

@@ -34,7 +34,7 @@ from asyncgrpo.channel.messages import (
 )
 from asyncgrpo.channel.sockets import Sender, TrainerLink
 from asyncgrpo.errors import CheckpointError, RunError
-from asyncgrpo.ledger.run_end import last_ordinal
+from asyncgrpo.ledger.run_end import end_ordinal
 from asyncgrpo.ledger.state_file import RolloutState
 from asyncgrpo.ledger.states import Ledger, LedgerCounts
 from asyncgrpo.metrics.values import Aggregates
@@ -314,7 +314,7 @@ class Inbox:
             first_ordinal=ledger.first_ordinal,
             resolved=ledger.not_wanted,
             allowance_tokens=self._workers.share_of(self._allowance),
-            max_ordinal=None if epochs is None else last_ordinal(epochs, ledger.num_prompts),
+            end_ordinal=None if epochs is None else end_ordinal(epochs, ledger.num_prompts),
         )
 
     def _known(self) -> Batches:

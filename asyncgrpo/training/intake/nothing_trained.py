@@ -1,6 +1,6 @@
 """The error of a run whose prompts are used up before its first step.
 
-LedgerCounts  --refuse_to_call_it_finished-->  RunError: the commonest reason, and what to look at
+LedgerCounts  --nothing_trained-->  RunError: the commonest reason, and what to look at
 """
 
 from collections.abc import Mapping
@@ -37,17 +37,13 @@ REASONS: Final[Mapping[str, str]] = {
 }
 
 
-def refuse_to_call_it_finished(counts: LedgerCounts) -> None:
-    """Nothing is left to train, and no step was taken.
-
-    Raises:
-        RunError: always; with the commonest reason.
-    """
+def nothing_trained(counts: LedgerCounts) -> RunError:
+    """The error of a run that ended without a step; it names the commonest reason."""
     by_count = sorted(counts.dropped_by_reason.items(), key=lambda item: -item[1])
     if not by_count:
-        raise RunError("no step was taken: the run has no prompt to train on; see data.path")
+        return RunError("no step was taken: the run has no prompt to train on; see data.path")
     reason, count = by_count[0]
-    raise RunError(
+    return RunError(
         f"no step was taken: all {counts.dropped} prompts were dropped; {count} of them "
         f"{REASONS.get(reason, reason)}"
     )

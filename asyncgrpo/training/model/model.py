@@ -31,6 +31,7 @@ from transformers import PreTrainedTokenizerBase as Tokenizer
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
 from asyncgrpo.config import Config
+from asyncgrpo.config.sections.base import known
 from asyncgrpo.config.sections.model import ModelConfig, PeftConfig
 from asyncgrpo.errors import CheckpointError, ConfigError
 from asyncgrpo.sync.tensors import ADAPTER_FILE, adapter_state
@@ -94,7 +95,7 @@ def load_policy(config: Config, checkpoint: Path | None, device: torch.device) -
     _freeze_all_but_text(base)
     model: PreTrainedModel | PeftModel = base
     if peft is not None:
-        merged = config.sync.backend != "adapter"
+        merged = known(config.sync.backend) != "adapter"
         model = _with_adapter(base, peft, checkpoint, merged=merged)
     model.to(device)  # pyright: ignore[reportArgumentType]
     model.train()

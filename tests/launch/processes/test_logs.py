@@ -65,7 +65,7 @@ def test_ranks_that_torchrun_ended_do_not_hide_the_message_of_the_first():
 @pytest.mark.parametrize("name", ["asyncgrpo.rollout.worker", "__main__"])  # __main__: of -m
 def test_a_message_for_the_user_is_given_alone(name: str):
     lines = [
-        "2026-11-30 10:00:00,1 INFO asyncgrpo.rollout.session: 512 rollouts at once",
+        "2026-11-30 10:00:00,1 INFO asyncgrpo.rollout.worker_loops: 512 rollouts at once",
         f"2026-11-30 10:00:01,1 ERROR {name}: row 3: `prompt` is missing",
         "  expected a list of messages",
     ]

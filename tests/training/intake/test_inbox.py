@@ -95,7 +95,7 @@ def test_hello_is_answered_with_where_to_start(tmp_path: Path, peer: Peer):
     peer.send(hello())
     begin = peer.receive()
     assert (begin.first_ordinal, begin.resolved) == (2, ((0, 2), (3, 4)))
-    assert (begin.policy, begin.allowance_tokens, begin.max_ordinal) == (POLICY.policy, 2 * 64, 15)
+    assert (begin.policy, begin.allowance_tokens, begin.end_ordinal) == (POLICY.policy, 2 * 64, 15)
     inbox.close()
     link.close()
 
