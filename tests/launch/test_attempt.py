@@ -74,7 +74,7 @@ class TinyAttempt:
 
         def plan(_config, _machine, run_dir: Path, _checkpoint) -> list[ProcessSpec]:
             return [
-                ProcessSpec(name, name, (sys.executable, "-c", source, str(run_dir)))
+                ProcessSpec(name, (sys.executable, "-c", source, str(run_dir)))
                 for name, source in sources.items()
             ]
 

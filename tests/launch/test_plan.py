@@ -128,7 +128,6 @@ def test_a_name_that_only_sounds_like_a_secret_is_shown(name: str):
 def test_a_printed_spec_can_be_pasted_and_holds_no_secret():
     spec = ProcessSpec(
         "server-0",
-        "t",
         ("python", "-m", "vllm", "--api-key", "sesame", "--json", '{"a": 1}'),
         {"VLLM_API_KEY": "sesame", "PATH_WITH": "a b"},
     )

@@ -41,7 +41,7 @@ print(f"child {process.pid}", flush=True)
 
 
 def python(name: str, source: str, *needs: str) -> ProcessSpec:
-    return ProcessSpec(name, f"test: {name}", (sys.executable, "-c", source), needs=needs)
+    return ProcessSpec(name, (sys.executable, "-c", source), needs=needs)
 
 
 def alive(pid: int) -> bool:
@@ -110,7 +110,7 @@ async def test_a_killed_process_is_told_by_its_signal(tmp_path: Path):
 
 async def test_a_program_that_is_not_there_is_told_in_its_log(tmp_path: Path):
     async with supervised(tmp_path) as supervisor:
-        process = await supervisor.start(ProcessSpec("server-0", "t", ("/no/such/program",)))
+        process = await supervisor.start(ProcessSpec("server-0", ("/no/such/program",)))
         assert (await process.exited).code == 127
         assert "cannot start /no/such/program" in process.log.read_text()
 
@@ -196,7 +196,7 @@ from asyncgrpo.metrics.sinks import EventLog
 async def main(folder, sources):
     supervisor = Supervisor(folder, EventLog(folder / "events.jsonl"), Interrupts(), grace_s=30)
     for number, source in enumerate(sources):
-        await supervisor.start(ProcessSpec(f"p{number}", "t", (sys.executable, "-c", source)))
+        await supervisor.start(ProcessSpec(f"p{number}", (sys.executable, "-c", source)))
     print("started", flush=True)
     await asyncio.sleep(600)
 
