@@ -51,7 +51,7 @@ DEV_ROUTES = (
 
 @dataclass
 class FakeState:
-    """What the fake serves, how it misbehaves, and what happened; change it at any time."""
+    """The fake's models, its faults and its record of calls; may be changed at any time."""
 
     model: str = "fake"
     vocab_size: int = 64
@@ -126,7 +126,7 @@ def truncated(logprobs_V: np.ndarray, top_k: int, top_p: float, min_p: float) ->
 
 
 def expected_logprobs(token_ids: Sequence[int], version: int, vocab_size: int = 64) -> np.ndarray:
-    """What `prompt_logprobs` answers: entry i is of token i given token i - 1; entry 0 is 0."""
+    """The answer of `prompt_logprobs`: entry i is of token i given token i - 1; entry 0 is 0."""
     pairs = itertools.pairwise(token_ids)
     rest = [logprobs_after(a, version, vocab_size)[b] for a, b in pairs]
     return np.array([0.0, *rest], np.float32)

@@ -8,7 +8,7 @@ import ast
 import re
 from collections import defaultdict
 
-from tests.product import modules, tree_of
+from tests.product import ROOT, modules, tree_of
 
 QUESTIONS = {"what", "who", "which", "whether", "where", "how", "that"}
 MOST_WORDS = 15  # of a docstring's first sentence
@@ -44,6 +44,11 @@ def first_sentence(text):
     return re.split(r"(?<=[.?!])\s", paragraph)[0].split()
 
 
+def is_question(words):
+    """True if a sentence opens as a question does."""
+    return words[0].strip("`,:").lower() in QUESTIONS
+
+
 def test_no_two_modules_define_a_public_class_of_one_name():
     homes = defaultdict(set)
     for module in modules():
@@ -58,8 +63,19 @@ def test_a_docstring_names_its_thing_in_a_short_sentence():
     for module in modules():
         for line, name, text in docstrings(tree_of(module)):
             words = first_sentence(text)
-            if words[0].strip("`,:").lower() in QUESTIONS or len(words) > MOST_WORDS:
+            if is_question(words) or len(words) > MOST_WORDS:
                 wrong.append(f"{module}:{line} {name}: {' '.join(words)}")
+    assert not wrong, f"{len(wrong)} docstrings to reword:\n" + "\n".join(wrong)
+
+
+def test_a_docstring_of_tests_and_recipes_names_its_thing_too():
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line} {name}: {text.splitlines()[0]}"
+        for folder in ("tests", "recipes")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for line, name, text in docstrings(ast.parse(path.read_text()))
+        if is_question(first_sentence(text))
+    ]
     assert not wrong, f"{len(wrong)} docstrings to reword:\n" + "\n".join(wrong)
 
 

@@ -74,7 +74,7 @@ class Mother:
 
 
 class _Forked(subprocess.Popen[str]):
-    """What Popen knows of a child, which it did not start itself."""
+    """A Popen of a child that it did not start itself."""
 
     def __init__(self, mother: Mother, order: dict[str, Any], stdout: Any, stderr: Any) -> None:
         self.args = order["argv"]
@@ -146,7 +146,7 @@ def _output(wanted: Any, usual: int) -> tuple[int, Any]:
 
 
 def _adopt_orphans(*, yes: bool) -> None:
-    """Whether children of children that ended become ours, instead of the system's."""
+    """True if orphans of our children become ours, instead of the system's."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, int(yes), 0, 0, 0)
 
 
@@ -198,7 +198,7 @@ def _serve(connection: socket.socket) -> dict[str, Any] | None:
 
 
 def _become(order: dict[str, Any]) -> None:
-    """What happens between fork and a program's first line."""
+    """The part between fork and a program's first line."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if order["session"]:
         os.setsid()

@@ -24,7 +24,7 @@ class Figure(msgspec.Struct, frozen=True):
 
     @property
     def passed(self) -> bool | None:
-        """Whether the bar is met; None where there is none."""
+        """True if the bar is met; None where there is none."""
         if self.bar is None:
             return None
         return self.value >= self.bar if self.at_least else self.value <= self.bar

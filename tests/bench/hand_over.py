@@ -84,7 +84,7 @@ def main() -> None:
 
 
 def _hand_over(receive: Callable[[TrainerLink], int]) -> Cost:
-    """What one hand-over costs; `receive` is the trainer's side, and gives the samples it got."""
+    """The cost of one hand-over; `receive` is the trainer's side, which returns its samples."""
     with tempfile.TemporaryDirectory(prefix="asyncgrpo-bench-") as folder:
         link = TrainerLink(Path(folder))
         worker = subprocess.Popen(

@@ -55,7 +55,7 @@ TRL_PER_S = {256: 158.0, 2048: 90.0}
 
 @dataclass(frozen=True)
 class Case:
-    """What a rollout is, and how it travels."""
+    """One kind of rollout, and how it travels."""
 
     tokens: int
     num_top: int
@@ -103,7 +103,7 @@ def measure(cases: Sequence[Case] = CASES, repeats: int = REPEATS) -> list[Figur
 
 
 def figures(case: Case, speeds: Sequence[Speed]) -> list[Figure]:
-    """What a case's runs amount to."""
+    """The sum of a case's runs."""
     per_cpu_s = statistics.median(speed.rollouts / speed.cpu_s for speed in speeds)
     per_s = statistics.median(speed.rollouts / speed.wall_s for speed in speeds)
     judged = case == Case(2048, 8, Endpoint.PACKED)

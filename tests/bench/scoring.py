@@ -66,7 +66,7 @@ async def async_waiting_reward(completions: list[Any], **_: Any) -> list[float]:
 
 
 class _Loop:
-    """What ScoringLoop uses of a loop."""
+    """The part of a loop that ScoringLoop uses."""
 
     def compute_advantages(self, group: RolloutGroup) -> Any:
         assert group.rewards is not None

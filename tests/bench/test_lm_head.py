@@ -1,4 +1,4 @@
-"""What B3 compares is the same work: the same logprobs and gradients, by two ways."""
+"""The two ways that B3 compares: they give the same logprobs and gradients."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What a run takes at its start it still takes at its end."""
+"""The memory of a run: no more at its end than at its start."""
 
 import pytest
 

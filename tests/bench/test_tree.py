@@ -1,4 +1,4 @@
-"""What B2 compares computes the same thing."""
+"""The two sides that B2 compares: they compute the same thing."""
 
 import pytest
 import torch

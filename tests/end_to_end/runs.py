@@ -82,7 +82,7 @@ def answers(url: str) -> bool:
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """What a run wrote."""
+    """The files that a run wrote."""
 
     path: Path
 

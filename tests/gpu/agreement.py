@@ -24,7 +24,7 @@ TOLERANCE = {torch.bfloat16: 2e-2, torch.float16: 3e-3, torch.float32: 1e-5}
 
 @dataclass(frozen=True)
 class Layer:
-    """What a layer asks for."""
+    """The demands of a layer."""
 
     heads: int
     key_heads: int

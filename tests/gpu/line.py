@@ -15,7 +15,7 @@ class Line:
 
     @property
     def failed(self) -> bool:
-        """Whether the bar is missed; a value that is no number misses every bar."""
+        """True if the bar is missed; a value that is no number misses every bar."""
         if self.bar is None:
             return False
         met = self.value >= self.bar if self.at_least else self.value <= self.bar

@@ -1,4 +1,4 @@
-"""What sharing saves on this device, and how much of the device a packed row uses.
+"""The time that sharing saves on this device, and the share of it a packed row uses.
 
     speed-up  = seconds of the samples packed without sharing / seconds of the row, the same work
     MFU       = FLOPs of the row, forward and backward / seconds x the device's peak

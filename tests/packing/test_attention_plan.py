@@ -21,7 +21,7 @@ def dense_mask(row: Row, window: int | None) -> np.ndarray:
 
 
 def planned_mask(row: Row, window: int | None) -> np.ndarray:
-    """What the buckets let each query see; every query must appear once."""
+    """The keys that the buckets let each query see; every query must appear once."""
     count = np.zeros((row.input_ids_N.size,) * 2, int)
     for bucket in plan_attention(row, window):
         seen = bucket.mask_BQP(window)

@@ -1,4 +1,4 @@
-"""Where samples go, then what must hold for every stream of them."""
+"""The rows that samples go to, then laws for every stream of them."""
 
 import msgspec
 from hypothesis import given

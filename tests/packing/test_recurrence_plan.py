@@ -19,7 +19,7 @@ from tests.packing.made_samples import make_sample, path_positions, samples
 
 
 def histories(tree: ChunkTree) -> dict[int, list[int]]:
-    """What a scan over the levels has read once it has read a token."""
+    """The tokens that a scan over the levels has read once it has read a token."""
     found: dict[int, list[int]] = {}
     nexts = [iter(group.position_BL.tolist()) for group in tree.groups]
     before: list[list[int]] = []

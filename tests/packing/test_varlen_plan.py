@@ -13,7 +13,7 @@ windows = st.none() | st.integers(1, 8)
 
 
 def seen_by_query(row: Row, window: int | None) -> list[list[int]]:
-    """What a bottom-right causal function lets each query see, in the order of the queries."""
+    """The keys that a bottom-right causal function lets each query see, in order."""
     plan = plan_varlen(row, window)
     seen = []
     for s in range(row.segment_start_S.size):

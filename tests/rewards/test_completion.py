@@ -1,4 +1,4 @@
-"""What a completion says, read with care for braces, tags and separators."""
+"""The answer of a completion, read with care for braces, tags and separators."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""What columns a reward needs, said beside its signature."""
+"""The columns that a reward needs, said beside its signature."""
 
 from asyncgrpo.rewards import (
     accuracy_reward,

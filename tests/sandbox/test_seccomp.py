@@ -16,7 +16,7 @@ machines = st.sampled_from(list(ARCHITECTURES))
 
 
 def outcome(machine, number, *arguments, read_only=False, architecture=None):
-    """What the kernel's machine makes of a call: 0 = allowed, an errno, or "killed"."""
+    """The verdict of the kernel's machine on a call: 0 = allowed, an errno, or "killed"."""
     program = instructions(machine, PID, read_only=read_only)
     data = {0: number, 4: architecture or ARCHITECTURES[machine]}
     data |= {16 + 8 * i: argument for i, argument in enumerate(arguments)}

@@ -15,7 +15,7 @@ from asyncgrpo.sandbox.values import decode, encode
 
 
 def crossed(value):
-    """What arrives of a value, the wire's JSON included."""
+    """A value as it arrives, the wire's JSON included."""
     import json
 
     wire = json.loads(pack(encode(value, lambda v: ["far", v.__class__.__name__]))[HEADER.size :])

@@ -79,7 +79,7 @@ def record(num_groups: int) -> Recorded:
 
 
 def group_of(ordinal: int, num_groups: int) -> GroupReady:
-    """What the worker sends for an ordinal."""
+    """The group that the worker sends for an ordinal."""
     samples = record(num_groups).groups[ordinal]
     return GroupReady(0, ordinal, ordinal, samples)
 

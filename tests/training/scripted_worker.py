@@ -102,7 +102,7 @@ class ScriptedWorker:
 
     @property
     def stopped(self) -> bool:
-        """Whether Stop came; a trainer that has ended may have sent it a moment ago."""
+        """True if Stop came; a trainer that has ended may have sent it a moment ago."""
         return self._stopped.wait(120)
 
     async def _run(self) -> None:

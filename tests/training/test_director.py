@@ -1,4 +1,4 @@
-"""What rank 0 orders, and when: a row for each rank as soon as its micro-batch is there."""
+"""The orders of rank 0: a row for each rank as soon as its micro-batch is there."""
 
 from itertools import islice
 from typing import cast
@@ -55,7 +55,7 @@ def micro_batch(position: int, num_rows: int) -> Batch:
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[list[Order]]:
-    """What each call sent, by rank."""
+    """The orders that each call sent, by rank."""
     sent: list[list[Order]] = []
 
     def send(orders: list[Order]) -> Order:

@@ -1,4 +1,4 @@
-"""What a step comes to in the log window."""
+"""A step in the log window."""
 
 import json
 from pathlib import Path

@@ -32,7 +32,7 @@ class PeftConfig(Section):
     modules_to_save: Strings = ()
     """Modules trained whole beside the adapter. Servers cannot load these: sync merges instead."""
     bias: Literal["none", "all", "lora_only"] = "none"
-    """Which biases are trained. Anything but `none` is synced merged."""
+    """The biases that are trained. Anything but `none` is synced merged."""
     use_dora: bool = False
     """Weight-decomposed LoRA. Servers cannot load it: sync merges instead."""
     rank_pattern: Annotated[dict[str, PositiveInt], Strict(strict=False)] = Field(

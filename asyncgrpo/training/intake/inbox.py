@@ -338,9 +338,10 @@ class Inbox:
     def _unblock(self) -> None:
         """Deadlock guard, for a trainer that waits while a worker may not offer more.
 
-        Report consumption first. If a worker still fills its share, raise the allowance, since one
-        micro-batch may need more raw tokens than it holds. Nothing grows stale meanwhile: the
-        version stands still while the trainer waits.
+        Where the queue of a worker fills its share, the allowance is raised: one micro-batch may
+        need more raw tokens than it holds. Where only groups that the trainer took fill it, the
+        worker is told of them. Nothing grows stale meanwhile: the version stands still while the
+        trainer waits.
         """
         at_work, share = self._workers.at_work, self._workers.share_of(self._allowance)
         most = max((worker.account.queued_tokens for worker in at_work), default=0)

@@ -88,7 +88,7 @@ async def test_none_and_nan_mean_not_scored_and_numpy_and_bool_are_numbers():
 
 
 class Tensor:
-    """What a reward computed with torch or the like is to us."""
+    """A stand-in for a reward that was computed with torch or the like."""
 
     def __init__(self, value) -> None:
         self.value = value

@@ -1,4 +1,4 @@
-"""What a step's loss is divided by, over uneven micro-batches and ranks: by the formulas."""
+"""The divisor of a step's loss, over uneven micro-batches and ranks: by the formulas."""
 
 import numpy as np
 import pytest

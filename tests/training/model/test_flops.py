@@ -93,7 +93,7 @@ def token_by_token(row: Row) -> Iterator[None]:
 
 
 def policy_of(model: torch.nn.Module, *layers: torch.nn.Module) -> Policy:
-    """What FLOPs are counted of; the layers are the model's own unless others are given."""
+    """The parts whose FLOPs are counted; the layers are the model's own unless given."""
     own = unwrap_peft(model).get_decoder().get_submodule("layers").children()
     return cast("Policy", SimpleNamespace(model=model, layers=layers or tuple(own)))
 
