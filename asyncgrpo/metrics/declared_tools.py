@@ -50,6 +50,11 @@ TOOLS = (
         "Which part of the rollouts is cut at max_tool_calling_iterations, still calling?",
         "Above 0.1: conversations end before they are answered.",
     ),
+    Metric(
+        "tools/context_full_frac",
+        "Which part of the rollouts is cut, as the results of tools filled the context?",
+        "Above 0.1: raise server.max_model_len, or return less from the tools.",
+    ),
 )
 
 ENVIRONMENTS = (

@@ -14,6 +14,7 @@ from asyncgrpo.rollout.chat.chat import Chat, Tokenizer
 from asyncgrpo.rollout.data.prompts import PromptSource
 from asyncgrpo.rollout.loop import AsyncRolloutLoop, loop_class
 from asyncgrpo.rollout.sampling.sampler import Sampler
+from asyncgrpo.rollout.sampling.stop_tokens import stop_tokens
 from asyncgrpo.rollout.scoring.scoring import load_rewards
 from asyncgrpo.rollout.tools.environments import load_environments
 from asyncgrpo.rollout.tools.tools import load_tools, schema_of
@@ -40,6 +41,8 @@ class Inputs:
             most_instances=share.of(config.rollout.max_concurrent_rollouts),
             timeout_s=config.rollout.environment_timeout_s,
         )
+        model = config.model
+        self.stop_tokens = stop_tokens(tokenizer.eos_token_id, model.name_or_path, model.revision)
         self._check_environments()
         self._check_tools()
         self._check_scores()
@@ -86,12 +89,6 @@ class Inputs:
                 "such as `asyncgrpo.rewards:accuracy_reward`"
                 + (", or give the environment a `get_reward`" if kinds else "")
             )
-
-    @property
-    def eos_ids(self) -> frozenset[int]:
-        """Tokens that end a turn."""
-        eos = self.tokenizer.eos_token_id
-        return frozenset() if eos is None else frozenset({int(eos)})
 
 
 def make_loop(inputs: Inputs, sampler: Sampler) -> AsyncRolloutLoop:

@@ -7,6 +7,7 @@ event loop, `setup` before the first prompt and `close` at the end.
 """
 
 import inspect
+import logging
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ from jaxtyping import Float64
 from asyncgrpo.config import Config
 from asyncgrpo.errors import ConfigError, HookError
 from asyncgrpo.rollout.chat.chat import Chat, Tokenizer
+from asyncgrpo.rollout.chat.context_room import ContextFullError
 from asyncgrpo.rollout.chat.tool_schema import ToolSchema
 from asyncgrpo.rollout.group import Messages, Rollout, RolloutGroup, TokenIds, TurnRecord
 from asyncgrpo.rollout.hooks.imports import load_object
@@ -26,6 +28,8 @@ from asyncgrpo.rollout.sampling.sampler import Sampler
 from asyncgrpo.rollout.scoring.advantages import group_advantages
 from asyncgrpo.rollout.tools.conversation import Conversation
 from asyncgrpo.rollout.tools.tools import Toolbox, ToolUse
+
+log = logging.getLogger(__name__)
 
 _PLAIN_HOOKS = ("filter_prompt", "compute_advantages")  # called without `await`
 
@@ -80,7 +84,7 @@ class AsyncRolloutLoop:
         tools: list[Callable[..., Any]],
         group_id: int = 0,  # noqa: ARG002 - a hook's signature
     ) -> Rollout:
-        """Generates one rollout: turns until a reply calls no tool."""
+        """Generates one rollout: turns until none calls a tool or the context is full."""
         if tools:
             use = ToolUse()
             try:
@@ -128,14 +132,31 @@ class AsyncRolloutLoop:
                 break
             results = await toolbox.answer(reply.calls, use)
             conversation.add_results(results)
-            prompt_ids = await in_daemon_thread(
-                self._chat.continued,
-                turn,
-                conversation.rendered,
-                len(results),
-                toolbox.schemas,
-            )
+            try:
+                prompt_ids = await self._continued(conversation, len(results), toolbox.schemas)
+            except ContextFullError as full:
+                log.info("a conversation ends here: %s", full)
+                use.context_is_full = True
+                break
         return conversation.rollout(use)
+
+    async def _continued(
+        self, conversation: Conversation, num_results: int, schemas: Sequence[ToolSchema]
+    ) -> TokenIds:
+        """The prompt after the last results. Raises ContextFullError."""
+        prompt_ids = await in_daemon_thread(
+            self._chat.continued,
+            conversation.turns[-1],
+            conversation.rendered,
+            num_results,
+            schemas,
+        )
+        if self._sampler.room_for(prompt_ids) <= 0:
+            raise ContextFullError(
+                f"{len(conversation.turns)} turns and the results of their tools fill the context: "
+                "raise server.max_model_len, or lower rollout.max_tool_calling_iterations"
+            )
+        return prompt_ids
 
     async def _render(
         self, prompt: Messages, tools: list[Callable[..., Any]], schemas: Sequence[ToolSchema]

@@ -26,14 +26,14 @@ def num_output_tokens(rollout: Rollout) -> int:
     return sum(len(turn.output_ids) for turn in rollout.turns)
 
 
-def is_terminated(rollout: Rollout, eos_ids: frozenset[int]) -> bool:
-    """True if the last turn ended by itself: by eos, or by the finish reason."""
+def is_terminated(rollout: Rollout, stop_tokens: frozenset[int]) -> bool:
+    """True if the last turn ended by itself, by finish reason or last token."""
     if not rollout.turns:
         return False
     last = rollout.turns[-1]
     if last.finish_reason is not None:
         return last.finish_reason is FinishReason.STOP
-    return len(last.output_ids) > 0 and int(last.output_ids[-1]) in eos_ids
+    return len(last.output_ids) > 0 and int(last.output_ids[-1]) in stop_tokens
 
 
 def observe_rollout(
@@ -42,11 +42,10 @@ def observe_rollout(
     drafts: Drafts,
     *,
     duration_s: float,
-    eos_ids: frozenset[int],
+    terminated: bool,
 ) -> None:
-    """A rollout came to its end."""
+    """A rollout came to its end; `terminated` = by itself, not cut off."""
     length = num_output_tokens(rollout)
-    terminated = is_terminated(rollout, eos_ids)
     names = ["length", "terminated_length"] if terminated else ["length"]
     for name in names:
         for reduction in ("mean", "min", "max"):
@@ -86,6 +85,7 @@ def observe_tool_rates(recorder: Recorder, rollout: Rollout, context: RolloutCon
     recorder.record("tools/call_frequency", calls)
     recorder.record("tools/failure_frequency", failures / calls if calls else 0.0, weight=calls)
     recorder.record("tools/loop_exhausted_frac", float(context.tool_use.exhausted))
+    recorder.record("tools/context_full_frac", float(context.tool_use.context_is_full))
     for name in ("tools/unknown_name_count", "tools/malformed_count"):
         recorder.record(name, 0)  # none is an observation too
 

@@ -12,7 +12,12 @@ from asyncgrpo.metrics.values import Recorder
 from asyncgrpo.rollout.group import Message, Messages, Rollout
 from asyncgrpo.rollout.inputs import Inputs
 from asyncgrpo.rollout.loop import AsyncRolloutLoop
-from asyncgrpo.rollout.observe import observe_rollout, observe_tool_calls, observe_tool_rates
+from asyncgrpo.rollout.observe import (
+    is_terminated,
+    observe_rollout,
+    observe_tool_calls,
+    observe_tool_rates,
+)
 from asyncgrpo.rollout.open_group import FinishedRollout, OpenGroup
 from asyncgrpo.rollout.sampling.context import RolloutContext, enter_rollout
 from asyncgrpo.rollout.sampling.samples import draft_samples
@@ -27,7 +32,7 @@ class RolloutRunner:
         self._loop = loop
         self._tools = inputs.tools
         self._environments = inputs.environments
-        self._eos_ids = inputs.eos_ids
+        self._stop_tokens = inputs.stop_tokens
         self._num_top_logprobs = inputs.config.loss.requested_logprobs
         self._seed = inputs.config.rollout.seed
         self._recorder = recorder
@@ -57,7 +62,8 @@ class RolloutRunner:
             finished.rollout,
             finished.drafts,
             duration_s=time.monotonic() - start,
-            eos_ids=self._eos_ids,
+            terminated=is_terminated(finished.rollout, self._stop_tokens)
+            and not context.tool_use.context_is_full,
         )
         observe_tool_rates(self._recorder, finished.rollout, context)
         return finished

@@ -55,6 +55,13 @@ THINKS = KEEPS.replace(
 )
 """As the thinking models: the prompt opens a <think> block, so no reply does."""
 
+ONE_CALL = KEEPS.replace(
+    "{% if false %}",
+    "{% if m.tool_calls is defined and m.tool_calls | length > 1 %}"
+    "{{ raise_exception('one call at a time') }}",
+)
+"""As Llama 3.1: it refuses a reply with two calls."""
+
 HIDES_TOOLS = KEEPS.removeprefix(_TOOLS) + "{# <tool_call> #}"
 FORGETS = KEEPS.replace(
     "{% else %}<|im_start|>{{ m.role }}",

@@ -36,7 +36,7 @@ def observed(*rollouts):
     recorder = Recorder()
     for each in rollouts:
         drafts = draft_samples(each.turns, num_top_logprobs=0)
-        observe_rollout(recorder, each, drafts, duration_s=1.0, eos_ids=EOS)
+        observe_rollout(recorder, each, drafts, duration_s=1.0, terminated=is_terminated(each, EOS))
     return recorder.drain()
 
 

@@ -1,6 +1,7 @@
 """Conversations with tools, from the fake server's words to samples."""
 
 import json
+import logging
 import random
 import re
 import time
@@ -114,28 +115,36 @@ async def test_turns_that_call_tools_are_limited(server, data_path, limit):
     assert metrics["tools/loop_exhausted_frac"] == 1
 
 
-async def test_a_conversation_that_fills_the_context_costs_its_rollout_and_says_so(
-    server, data_path
+async def test_a_conversation_that_fills_the_context_ends_as_cut_off_and_is_trained(
+    server, data_path, caplog
 ):
     server.state.script = replies(some_sum)  # for ever
-    cfg = recipe(server, data_path, failure_budget=0.05)
-    with pytest.raises(RunError, match="turns and the results of their tools fill it"):
-        await rolled(server, cfg)
-    assert server.state.generated_tokens > 0
+    cfg = recipe(server, data_path, failure_budget=0.0)
+    with caplog.at_level(logging.INFO):
+        trainer = await rolled(server, cfg)
+    metrics = window(trainer)
+    assert metrics["tools/context_full_frac"] == 1
+    assert metrics["completions/clipped_ratio"] == 1
+    assert metrics["tools/loop_exhausted_frac"] == 0
+    assert "turns and the results of their tools fill the context" in caplog.text
+    assert len(trainer.groups) == 6
+    assert trainer.drops == []
 
 
-async def test_megabytes_from_a_tool_cost_their_rollout_at_once_and_the_tool_is_named(
-    server, data_path
+async def test_megabytes_from_a_tool_end_a_conversation_at_once_and_the_tool_is_named(
+    server, data_path, caplog
 ):
     server.state.script = replies(lambda *_: call("dumps"))
     cfg = recipe(server, data_path, tools=(f"{TOOLS}:dumps",), failure_budget=0.01)
     start = time.process_time()
-    with pytest.raises(
-        RunError,
-        match=r"`dumps` returned 28,000,000 characters, and the context has room for 1\d{3} tokens",
-    ):
-        await rolled(server, cfg)
+    with caplog.at_level(logging.INFO):
+        metrics = window(await rolled(server, cfg))
     assert time.process_time() - start < 20  # seconds; tokenising one takes a minute
+    assert metrics["tools/context_full_frac"] == 1
+    assert re.search(
+        r"`dumps` returned 28,000,000 characters, and the context has room for 1\d{3} tokens",
+        caplog.text,
+    )
 
 
 async def test_what_rewards_see_of_a_conversation(server, data_path):

@@ -21,7 +21,7 @@ from jaxtyping import Int32
 from asyncgrpo.config.sections.rollout import RolloutConfig
 from asyncgrpo.errors import DataError
 from asyncgrpo.records import FinishReason
-from asyncgrpo.rollout.chat.context_room import SHORT, cannot_fit
+from asyncgrpo.rollout.chat.context_room import SHORT, ContextFullError, cannot_fit
 from asyncgrpo.rollout.chat.detokenizer import Detokenizer
 from asyncgrpo.rollout.chat.reply_parsing import (
     END_THINK,
@@ -131,7 +131,8 @@ class Chat:
         """The prompt after `turn` and the `num_results` messages that answer it; blocking.
 
         Raises:
-            DataError: the template refuses the conversation, or the results cannot fit.
+            DataError: the template refuses the conversation.
+            ContextFullError: the results cannot fit.
         """
         form = self._form()
         before = self._text(messages[:-num_results], schemas, opened=False)
@@ -172,13 +173,13 @@ class Chat:
             )
 
     def _check_results(self, appended: str, results: Messages, *, num_held: int) -> None:
-        """Raises a `DataError` for results of tools that cannot fit behind the tokens held."""
+        """Raises ContextFullError for results that cannot fit behind the tokens held."""
         if self._max_model_len is None:
             return
         room = self._max_model_len - num_held
         if cannot_fit(self._encode, appended, room):
             longest = max(results, key=lambda message: len(str(message["content"])))
-            raise DataError(
+            raise ContextFullError(
                 f"tool `{longest['name']}` returned {len(str(longest['content'])):,} characters, "
                 f"and the context has room for {room} tokens; return less from it, or raise "
                 "server.max_model_len"

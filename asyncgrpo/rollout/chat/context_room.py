@@ -11,9 +11,15 @@ tokenised to its end.
 
 from collections.abc import Callable, Sequence
 
+from asyncgrpo.errors import DataError
+
 CHARACTERS_PER_TOKEN = 16  # of the first prefix; prose has 4
 FAR_TOO_MANY = 2.0  # times the room
 SHORT = 16_384  # characters, tokenised in milliseconds: not worth a look
+
+
+class ContextFullError(DataError):
+    """The results of tools leave no room for a reply."""
 
 
 def cannot_fit(encode: Callable[[str], Sequence[int]], text: str, room: int) -> bool:

@@ -8,15 +8,16 @@
     DEEPSEEK   DeepSeek-V3, R1          <｜tool▁call▁begin｜>function<｜tool▁sep｜>name
                                         and a fence of JSON, or name<｜tool▁sep｜>{...}
 
-Reasoning (`<think> ... </think>`) stays in the content; calls inside it are not made. A call that
-cannot be read is a `BadCall`: the model is told the problem.
+Reasoning (`<think> ... </think>`) stays in the content; calls inside it are not made. It begins
+where the prompt or the reply opened a block outside a call: the tags in an argument are text.
+A call that cannot be read is a `BadCall`: the model is told the problem.
 """
 
 # ruff: noqa: RUF001 - the bars of DeepSeek's tokens are full width
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, cast
@@ -34,7 +35,6 @@ _XML_PARAMETER = re.compile(
 )
 _OTHER_STYLES = ("<function=", "<arg_key>")  # in <tool_call> too, but no JSON
 _PYTHON_TAG = "<|python_tag|>"
-_LLAMA_FUNCTION = re.compile(r"<function=([^>]*)>(.*?)(?:</function>|\Z)", re.DOTALL)
 _LLAMA_CALL_BEGINS = re.compile(r'\{\s*"(?:name|type)"\s*:')
 _LLAMA_SEPARATORS = " \t\r\n;,"
 # Some tokenizers decode the bar between the words of a token as a space.
@@ -47,6 +47,7 @@ _DEEPSEEK_CALL = re.compile(
 _DEEPSEEK_SEPARATOR = re.compile(r"<｜tool[▁ ]sep｜>")
 _DEEPSEEK_NAME = re.compile(r"\s*([^\s`{]*)")
 _FENCE = re.compile(r"```(?:json)?\s*(.*?)\s*(?:```\s*)?\Z", re.DOTALL)
+_THINKING = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
 
 
 class CallStyle(Enum):
@@ -56,6 +57,19 @@ class CallStyle(Enum):
     QWEN_XML = "<tool_call> XML"
     LLAMA3 = "Llama 3 JSON"
     DEEPSEEK = "DeepSeek tool calls"
+
+
+# What comes first decides: a block opened inside a call is text of the call.
+_THINK_OR_CALL = {
+    CallStyle.HERMES: re.compile(f"{_THINKING.pattern}|{_HERMES.pattern}", re.DOTALL),
+    CallStyle.QWEN_XML: re.compile(f"{_THINKING.pattern}|{_HERMES.pattern}", re.DOTALL),
+    CallStyle.LLAMA3: re.compile(
+        rf"{_THINKING.pattern}|{re.escape(_PYTHON_TAG)}.*|{_XML_FUNCTION.pattern}"
+        r"|(?:\A|(?<=</think>))\s*\{.*",
+        re.DOTALL,
+    ),
+    CallStyle.DEEPSEEK: re.compile(f"{_THINKING.pattern}|{_DEEPSEEK_CALLS.pattern}", re.DOTALL),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,26 +129,45 @@ def parse_reply(
 
     In QWEN_XML the style does not tell text from numbers: the types in `schemas` do.
     """
-    reasoning, body = _split_reasoning(text, thinking=thinking)
+    kept: list[str] = []
+    calls: list[ToolCall | BadCall] = []
+    for part, is_reasoning in _parts(text, style, thinking=thinking):
+        rest, made = (part, []) if is_reasoning else _read_calls(part, style, schemas)
+        kept.append(rest)
+        calls += made
+    return Reply(text, "".join(kept).strip(), tuple(calls)) if calls else Reply(text, text)
+
+
+def _parts(text: str, style: CallStyle, *, thinking: bool) -> Iterator[tuple[str, bool]]:
+    """The reply in pieces; True for one that is a block of reasoning."""
+    start = 0
+    if thinking:
+        before, end, _ = text.partition(END_THINK)
+        start = len(before + end)
+        yield text[:start], True
+    begun = start
+    while found := _THINK_OR_CALL[style].search(text, start):
+        start = found.end()
+        if found[0].startswith(THINK):
+            yield text[begun : found.start()], False
+            yield found[0], True
+            begun = start
+    yield text[begun:], False
+
+
+def _read_calls(
+    body: str, style: CallStyle, schemas: Sequence[ToolSchema]
+) -> tuple[str, list[ToolCall | BadCall]]:
+    """The text without its calls, and the calls."""
     match style:
         case CallStyle.HERMES:
-            rest, calls = _hermes(body)
+            return _hermes(body)
         case CallStyle.QWEN_XML:
-            rest, calls = _qwen_xml(body, schemas)
+            return _qwen_xml(body, schemas)
         case CallStyle.LLAMA3:
-            rest, calls = _llama3(body)
+            return _llama3(body, {schema["function"]["name"] for schema in schemas})
         case CallStyle.DEEPSEEK:
-            rest, calls = _deepseek(body)
-    if not calls:
-        return Reply(text, text)
-    return Reply(text, (reasoning + rest).strip(), tuple(calls))
-
-
-def _split_reasoning(text: str, *, thinking: bool) -> tuple[str, str]:
-    before, end, after = text.rpartition(END_THINK)
-    if end:
-        return before + end, after
-    return (text, "") if thinking or THINK in text else ("", text)
+            return _deepseek(body)
 
 
 def _hermes(body: str) -> tuple[str, list[ToolCall | BadCall]]:
@@ -171,16 +204,26 @@ def _as_typed(text: str, json_type: object) -> object:
         return text  # the tool reports the problem
 
 
-def _llama3(body: str) -> tuple[str, list[ToolCall | BadCall]]:
-    named = [_call(m[1], m[2]) for m in _LLAMA_FUNCTION.finditer(body)]
+def _llama3(body: str, tools: Collection[str]) -> tuple[str, list[ToolCall | BadCall]]:
+    named = [_call(m[1], m[2]) for m in _XML_FUNCTION.finditer(body)]
     if named:
-        return _LLAMA_FUNCTION.sub("", body), named
+        return _XML_FUNCTION.sub("", body), named
     before, tag, after = body.partition(_PYTHON_TAG)
     if tag:
         return before, list(_json_calls(after))
-    if _LLAMA_CALL_BEGINS.match(body.strip()) is None:
-        return body, []
-    return "", list(_json_calls(body))
+    return ("", list(_json_calls(body))) if _is_llama_call(body.strip(), tools) else (body, [])
+
+
+def _is_llama_call(text: str, tools: Collection[str]) -> bool:
+    """True for JSON that calls, or that tried to; an answer in JSON is none."""
+    if not text.startswith("{"):
+        return False
+    try:
+        value, _ = json.JSONDecoder(strict=False).raw_decode(text)
+    except (ValueError, RecursionError):
+        return _LLAMA_CALL_BEGINS.match(text) is not None
+    has_arguments = not {"parameters", "arguments"}.isdisjoint(value)
+    return "name" in value and (has_arguments or value["name"] in tools)
 
 
 def _deepseek(body: str) -> tuple[str, list[ToolCall | BadCall]]:
@@ -215,12 +258,15 @@ def _json_calls(text: str) -> Iterator[ToolCall | BadCall]:
             return
         yield _object_call(rest[:end], value)
         rest = rest[end:].strip(_LLAMA_SEPARATORS)
+        if not rest.startswith("{"):
+            return  # words after the calls
 
 
 def _json_call(text: str) -> ToolCall | BadCall:
-    """The call of one JSON object."""
+    """The call of one JSON object, in a fence or not."""
+    fenced = _FENCE.match(text.strip())
     try:
-        return _object_call(text, json.loads(text, strict=False))
+        return _object_call(text, json.loads(fenced[1] if fenced else text, strict=False))
     except (ValueError, RecursionError) as error:
         return BadCall(text, _not_json(error))
 

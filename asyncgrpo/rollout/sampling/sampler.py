@@ -73,7 +73,7 @@ class Sampler:
         if max_tokens <= 0:
             raise ServerError(
                 f"a prompt of {prompt.size} tokens leaves no room in the context of "
-                f"{self._max_model_len}; {_more_room(rollout)}"
+                f"{self._max_model_len}; raise server.max_model_len"
             )
         number = rollout.num_turns
         rollout.num_turns += 1
@@ -164,12 +164,3 @@ class Sampler:
         if not self._in_place:
             record.version_spans = ()  # of the base weights, which never change under adapters
         return record
-
-
-def _more_room(rollout: RolloutContext) -> str:
-    if rollout.num_turns == 0:
-        return "raise server.max_model_len"
-    return (
-        f"{rollout.num_turns} turns and the results of their tools fill it: raise "
-        "server.max_model_len, or lower rollout.max_tool_calling_iterations"
-    )

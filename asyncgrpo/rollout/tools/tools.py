@@ -60,6 +60,7 @@ class ToolUse:
     calls: list[CallRecord] = field(default_factory=list[CallRecord])
     calls_per_reply: list[int] = field(default_factory=list[int])  # of replies that call
     exhausted: bool = False  # cut at max_tool_calling_iterations, still calling
+    context_is_full: bool = False  # cut, as the results left no room for a reply
 
     @property
     def num_failures(self) -> int:
@@ -70,6 +71,7 @@ class ToolUse:
         self.calls += other.calls
         self.calls_per_reply += other.calls_per_reply
         self.exhausted |= other.exhausted
+        self.context_is_full |= other.context_is_full
 
 
 class Toolbox:

@@ -86,6 +86,21 @@ def test_qwen3s_template_is_replaced_by_one_that_keeps_the_rule(caplog):
     assert template_problem(renderer(corrected), SCHEMAS) is None
 
 
+def test_two_calls_of_a_reply_go_on_with_a_template_that_takes_one():
+    """The template gets the reply as the policy wrote it, so it counts no calls."""
+    chat = Chat(fakes.tokenizer(fakes.ONE_CALL), rollout())
+    chat.prepare_tools(SCHEMAS)
+    prompt_ids = chat.render([USER], SCHEMAS)
+    ids = fakes.says(fakes.call("add", a=1, b=2) + fakes.call("add", a=3, b=4))
+    reply = chat.reply(ids, SCHEMAS)
+    assert len(reply.calls) == 2
+    results = [{"role": "tool", "name": "add", "content": text} for text in ("three", "seven")]
+    said = {"role": "assistant", "content": reply.text}
+    turn = TurnRecord(prompt_ids, ids, finish_reason=FinishReason.STOP)
+    heard = fakes.heard(chat.continued(turn, [USER, said, *results], 2, SCHEMAS))
+    assert heard.index("three") < heard.index("seven")
+
+
 def test_the_corrected_template_shows_the_first_prompt_as_the_models_own_does():
     corrected = corrected_template(fakes.QWEN3, CallStyle.HERMES)
     for messages in ([USER], CONVERSATION[:2], [USER, {"role": "assistant", "content": "3"}, USER]):
