@@ -29,6 +29,7 @@ from transformers import (
 )
 from transformers import PreTrainedTokenizerBase as Tokenizer
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+from transformers.pytorch_utils import Conv1D
 
 from asyncgrpo.config import Config
 from asyncgrpo.config.sections.base import known
@@ -36,6 +37,7 @@ from asyncgrpo.config.sections.model import ModelConfig, PeftConfig
 from asyncgrpo.errors import CheckpointError, ConfigError
 from asyncgrpo.sync.tensors import ADAPTER_FILE, adapter_state
 from asyncgrpo.training.attention.attention_backends import choose_backends
+from asyncgrpo.training.model.adapter_names import ModuleNames, refuse_unmatched
 from asyncgrpo.training.model.architecture import inspect_model
 from asyncgrpo.training.model.files_handed_on import GENERATION_CONFIG, files_to_hand_on
 from asyncgrpo.training.model.forward import PolicyModel
@@ -201,8 +203,10 @@ def _with_adapter(
 ) -> PeftModel:
     _refuse_head(peft)
     _refuse_tied_copy(base, peft, merged=merged)
+    outside = _outside_text(base)
+    refuse_unmatched(peft, _module_names(base, outside))
     try:
-        model = get_peft_model(base, lora_config(peft, _outside_text(base)))
+        model = get_peft_model(base, lora_config(peft, outside))
     except ValueError as error:
         raise ConfigError(
             f"model.peft.target_modules: {_first_line(error)}; expected names of modules of "
@@ -212,6 +216,25 @@ def _with_adapter(
     if checkpoint is not None:
         _load_adapter(model, checkpoint)
     return model
+
+
+def _module_names(base: PreTrainedModel, outside: str | None) -> ModuleNames:
+    head = base.get_output_embeddings()
+    weighted = {
+        name: module
+        for name, module in base.named_modules()
+        if any(True for _ in module.parameters(recurse=False))
+        and not (outside and re.fullmatch(outside, name))
+    }
+    return ModuleNames(
+        every=[name for name, _ in base.named_modules()],
+        weighted=list(weighted),
+        linear=[
+            name
+            for name, module in weighted.items()
+            if isinstance(module, (nn.Linear, Conv1D)) and module is not head
+        ],
+    )
 
 
 def _load_adapter(model: PeftModel, checkpoint: Path) -> None:
