@@ -1,4 +1,4 @@
-"""The entries of `model.peft` that match no module; each is refused, with the names there are.
+"""Entries of `model.peft` that match no module: refused, with the names there are.
 
     target_modules, modules_to_save    a whole name, or its end from a dot on
     rank_pattern, alpha_pattern        a pattern of such an end, of modules that get an adapter
