@@ -15,6 +15,7 @@ import random
 import re
 import socket
 import threading
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +29,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from asyncgrpo.server.lease import PATH as LEASE_PATH
+from asyncgrpo.server.lease import Claim, Lease
 from asyncgrpo.server.turns import WireSpan
 from asyncgrpo.server.turns_json import ABSENT_LOGPROB
 from asyncgrpo.server.turns_packed import PackedRequest, pack_answer
@@ -67,7 +70,8 @@ class FakeState:
     block_size: int = 16
     kv_tokens: int = 65536
     dev_mode: bool = True
-    packed: bool = True
+    packed: bool = True  # the middleware with the packed endpoint and the lease
+    seconds_ahead: float = 0.0  # of the lease's clock
     scale_out: bool = True
     lists_masks: bool = False  # --return-sampling-mask
     api_key: str | None = None
@@ -207,6 +211,7 @@ class _Fake:
             "/reset_prefix_cache": lambda _: {"success": True},
             "/fake/script": self._script,
         }
+        self._lease = Lease()
 
     async def handle(self, request: Request) -> Response:
         path = request.url.path
@@ -232,6 +237,10 @@ class _Fake:
         body = await request.body()
         if path in self._generators and (path != "/asyncgrpo/generate" or state.packed):
             return await self._generation(path, body)
+        if path == LEASE_PATH and state.packed:
+            claim = msgspec.json.decode(body, type=Claim)
+            holder = self._lease.answer(claim, time.monotonic() + state.seconds_ahead)
+            return JSONResponse(msgspec.to_builtins(holder))
         if path in self._controls and (state.dev_mode or path not in DEV_ROUTES):
             return self._control(path, body)
         raise _NoRouteError

@@ -29,6 +29,7 @@ class Facts:
     server_urls: tuple[str, ...] | None = None  # of the servers launched
     server_port: int | None = None
     served_max_model_len: int | None = None
+    adapters_refused: str | None = None  # why running servers take merged weights alone
 
 
 @dataclass(frozen=True)
@@ -190,12 +191,14 @@ def _epsilon_high(config: Config, _: Facts) -> _Found:
     return _Found(config.loss.epsilon, "loss.epsilon")
 
 
-def _backend(config: Config, _: Facts) -> _Found:
+def _backend(config: Config, facts: Facts) -> _Found:
     peft = config.model.peft
     if peft is None:
         return _Found("folder", "the whole model is trained")
     if peft.unservable:
         return _Found("folder", f"merged, as servers cannot load the adapter: {peft.unservable}")
+    if facts.adapters_refused is not None:
+        return _Found("folder", f"merged, as {facts.adapters_refused}")
     return _Found("adapter", "an adapter that servers load as it is")
 
 

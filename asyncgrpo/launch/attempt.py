@@ -11,6 +11,7 @@ import contextlib
 import socket
 from collections.abc import AsyncGenerator, Callable, Sequence
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 
 from asyncgrpo.channel.sockets import request_stop
@@ -28,13 +29,20 @@ from asyncgrpo.launch.prepare import Prepared
 from asyncgrpo.launch.processes import crash, logs
 from asyncgrpo.launch.processes.interrupts import Interrupts
 from asyncgrpo.launch.processes.process import Exit, Process
-from asyncgrpo.launch.processes.readiness import require, served_context, wait_for_servers
+from asyncgrpo.launch.processes.readiness import (
+    ClaimServer,
+    require,
+    wait_for_servers,
+)
+from asyncgrpo.launch.processes.server_lease import ServerLease
 from asyncgrpo.launch.processes.spec import ProcessSpec
 from asyncgrpo.launch.processes.supervisor import Interrupted, ProcessEnded, Supervisor, in_order
 from asyncgrpo.launch.run_dir import RunDirectory
 from asyncgrpo.launch.view.follow import Follower
 from asyncgrpo.launch.view.view import View
 from asyncgrpo.metrics.sinks import EventLog
+from asyncgrpo.server.capabilities import served_facts
+from asyncgrpo.server.client import configured_client
 
 PlanTraining = Callable[[Config, Machine, Path, int | None], Sequence[ProcessSpec]]
 
@@ -106,8 +114,14 @@ class Attempt:
                 await self._supervisor.while_alive(asyncio.Event().wait())
 
     async def _train(self) -> Ending:
+        name = f"{known(self.config.run.name)} in {self.run.path}"
+        connect = partial(configured_client, self.config)
+        async with ServerLease(name, connect, self._warn) as lease:
+            return await self._train_with(lease)
+
+    async def _train_with(self, lease: ServerLease) -> Ending:
         try:
-            await self._start_servers()
+            await self._start_servers(lease.claim)
             self._write_config()
             count = self.config.rollout.workers
             workers = "worker" if count == 1 else f"{count} workers"
@@ -129,7 +143,7 @@ class Attempt:
         """The configuration as derived so far."""
         return self.prepared.config
 
-    async def _start_servers(self) -> None:
+    async def _start_servers(self, claim: ClaimServer | None = None) -> None:
         """Start the servers and wait for them; then the configuration is final."""
         processes: dict[str, Process] = {}
         urls = known(self.config.server.urls)
@@ -142,11 +156,14 @@ class Attempt:
         else:
             self.view.say(f"waiting for {', '.join(urls)}")
         found = await self._supervisor.while_alive(
-            wait_for_servers(self.config, urls, processes, self.view.waiting)
+            wait_for_servers(self.config, urls, processes, on_wait=self.view.waiting, claim=claim)
         )
-        context = served_context(found)
-        if context is not None:
-            self.prepared = self.prepared.with_served(context)
+        self.prepared = self.prepared.with_served(served_facts(found, self.config))
+        if self.prepared.facts.adapters_refused and known(self.config.sync.backend) == "folder":
+            self._warn(
+                "the adapter is published merged into whole weights, which pauses generation: "
+                f"{self.prepared.facts.adapters_refused}"
+            )
         require(found, self.config, self._warn)
         self.view.say(f"serving {self.config.model.name_or_path} at {', '.join(urls)}")
 

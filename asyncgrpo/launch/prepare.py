@@ -12,6 +12,7 @@ from asyncgrpo.config.facts import has_delta_net, kv_bytes_per_token
 from asyncgrpo.launch import machine
 from asyncgrpo.launch.checks import preflight
 from asyncgrpo.launch.plan import Machine, server_urls
+from asyncgrpo.server.capabilities import ServedFacts
 
 MASK_FIELD = "return_sampling_mask"  # of vLLM's model configuration, from 0.28 on
 
@@ -35,9 +36,13 @@ class Prepared:
         """True if this run launches the servers."""
         return bool(self.machine.ports)
 
-    def with_served(self, max_model_len: int) -> "Prepared":
-        """Derive again with the context that the server serves. Raises ConfigError."""
-        facts = replace(self.facts, served_max_model_len=max_model_len)
+    def with_served(self, served: ServedFacts) -> "Prepared":
+        """Derives again with what the servers said of themselves. Raises ConfigError."""
+        facts = replace(
+            self.facts,
+            served_max_model_len=served.max_model_len,
+            adapters_refused=served.adapters_refused,
+        )
         return replace(self, facts=facts, derivation=resolve(self.recipe, facts))
 
 

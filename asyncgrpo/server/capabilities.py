@@ -8,6 +8,7 @@
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -178,6 +179,37 @@ async def _has_lora_routes(client: ServerClient) -> bool:
     except StatusError:
         return True
     return True
+
+
+class ServedFacts(NamedTuple):
+    """The facts of running servers that open values of the configuration depend on."""
+
+    max_model_len: int | None  # the longest sequence that every server takes, as far as they say
+    adapters_refused: str | None  # why they take merged weights alone; None = they take adapters
+
+
+def served_facts(found: Sequence[Capabilities], config: Config) -> ServedFacts:
+    """The facts of all servers together."""
+    limits = [
+        model.max_model_len
+        for capabilities in found
+        for model in capabilities.models
+        if model.max_model_len is not None
+    ]
+    adapter = known(config.sync.backend) == "adapter"
+    return ServedFacts(
+        min(limits, default=None), _adapters_refused(found, config) if adapter else None
+    )
+
+
+def _adapters_refused(found: Sequence[Capabilities], config: Config) -> str | None:
+    """The reason to publish merged weights; None where adapters work, or merged weights do not."""
+    refusals: list[str] = []
+    for server in found:
+        if server.info is None or _folder_errors(server.info):
+            return None
+        refusals += [f"{server.base_url}: {e}" for e in _lora_errors(server, server.info, config)]
+    return "; ".join(refusals) or None
 
 
 # Comparing

@@ -2,20 +2,22 @@
 
 client_turns     sample and score        -.
 client_adapters  load and unload          |--  client_control  --Transport-->  server
-client_weights   replace in place        -'    (ready, models, load)
+client_weights   replace in place         |    (ready, models, load)
+client_lease     one run at a time       -'
 """
 
 import os
 
 from asyncgrpo.config import Config
 from asyncgrpo.server.client_adapters import AdapterCalls
+from asyncgrpo.server.client_lease import LeaseCalls
 from asyncgrpo.server.client_turns import OnRetry, TurnCalls
 from asyncgrpo.server.client_weights import WeightCalls
 from asyncgrpo.server.retries import Retries
 from asyncgrpo.server.transport import HttpTransport, Transport
 
 
-class ServerClient(TurnCalls, AdapterCalls, WeightCalls):
+class ServerClient(TurnCalls, AdapterCalls, WeightCalls, LeaseCalls):
     """Talks to the server at `base_url`; use as an async context manager, or `aclose` it."""
 
     def __init__(

@@ -1,8 +1,9 @@
-"""The packed endpoint: an ASGI middleware that vLLM's own API server loads.
+"""The packed endpoint and the lease: an ASGI middleware that vLLM's own API server loads.
 
     --middleware asyncgrpo.server.packed.PackedEndpoint
 
     POST /asyncgrpo/generate (msgpack) -> engine_client.generate -> arrays in msgpack
+    POST /asyncgrpo/lease (JSON)       -> Lease -> who trains with this server (JSON)
 
 Stock endpoints build Python objects per logprob and then JSON; this one asks the engine for flat
 logprobs and no text, and answers bytes, so that the top K logprobs cost next to nothing. Errors
@@ -13,6 +14,7 @@ vLLM is imported inside the functions only: this module must be importable witho
 """
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -20,6 +22,8 @@ import numpy as np
 
 from asyncgrpo.server.api import Endpoint
 from asyncgrpo.server.key_guard import is_authorized
+from asyncgrpo.server.lease import PATH as LEASE_PATH
+from asyncgrpo.server.lease import Claim, Lease
 from asyncgrpo.server.turns import WireSpan
 from asyncgrpo.server.turns_packed import PackedRequest, pack_answer
 
@@ -46,28 +50,39 @@ class _ClientGoneError(Exception):
 
 
 class PackedEndpoint:
-    """Serves `Endpoint.PACKED` and passes everything else on."""
+    """Serves `Endpoint.PACKED` and the lease, and passes everything else on."""
 
     def __init__(self, app: "ASGIApp") -> None:
         self._app = app
         self._num_served = 0
+        self._lease = Lease()
+        self._routes = {Endpoint.PACKED.value: self._generate, LEASE_PATH: self._claim}
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
-        if scope["type"] != "http" or scope["path"] != Endpoint.PACKED.value:
+        route = self._routes.get(scope["path"]) if scope["type"] == "http" else None
+        if route is None:
             await self._app(scope, receive, send)
             return
         state = scope["app"].state
         try:
             _authorize(scope)
             body = await _read_body(receive)
-            answer = await _until_gone(self._generate(state, body), receive)
+            answer = await _until_gone(route(state, body), receive)
         except _ClientGoneError:
             return
         except Exception as error:  # noqa: BLE001  (a server answers; it does not raise)
             status, body = _error_answer(error, state)
             await _send(send, status, b"application/json", body)
         else:
-            await _send(send, 200, b"application/msgpack", answer)
+            kind = b"application/json" if route == self._claim else b"application/msgpack"
+            await _send(send, 200, kind, answer)
+
+    async def _claim(self, _state: Any, body: bytes) -> bytes:
+        try:
+            claim = msgspec.json.decode(body, type=Claim)
+        except msgspec.MsgspecError as error:
+            raise _RefusedError(400, "BadRequestError", f"not a claim: {error}") from error
+        return msgspec.json.encode(self._lease.answer(claim, time.monotonic()))
 
     async def _generate(self, state: Any, body: bytes) -> bytes:
         request = _decode(body)
@@ -161,7 +176,7 @@ def _authorize(scope: "Scope") -> None:
     if not is_authorized(scope):
         raise _RefusedError(401, "Unauthorized", "missing or wrong API key")
     if scope["method"] != "POST":
-        raise _RefusedError(405, "MethodNotAllowed", f"{Endpoint.PACKED.value} takes POST")
+        raise _RefusedError(405, "MethodNotAllowed", f"{scope['path']} takes POST")
 
 
 async def _read_body(receive: "Receive") -> bytes:

@@ -1,7 +1,11 @@
 """Adapter sync: every version of a LoRA adapter is served, under its own name.
 
     served/policy-v000012/   adapter_config.json, adapter_model.safetensors
-        -> every replica loads it as policy-v000012 -> the worker asks for that name
+        -> every replica loads it as demo-4f1c09-v000012 -> the worker asks for that name
+
+The name carries the run: a server that serves one run after the other knows each adapter by
+another name. A run unloads what it loaded when it ends, and nothing else. What a killed run left
+loaded, its resume unloads with the other old versions.
 
 Nothing pauses: rollouts under way finish under the name they started with. An old version is
 unloaded once the newest is everywhere and nothing is in flight under the old name, and its files
@@ -47,6 +51,7 @@ class AdapterBackend:
         served: Path,
         adapter_config: Mapping[str, Any],
         *,
+        label: str,
         keep_versions: int,
         in_flight: Callable[[str], bool] = _nothing_in_flight,
     ) -> None:
@@ -55,6 +60,7 @@ class AdapterBackend:
         Args:
             served: folder that trainer and servers see at the same path.
             adapter_config: content of adapter_config.json (`tensors.adapter_config`).
+            label: of the run; begins the served names (`run_label`).
             keep_versions: newest versions left loaded: max_staleness + 1, so that a version is
                 unloaded only when its rollouts would be dropped as stale.
             in_flight: whether a request under this name may still come, beyond those that the
@@ -64,10 +70,11 @@ class AdapterBackend:
         self._adapter_config = dict(adapter_config)
         self._keep_versions = keep_versions
         self._in_flight = in_flight
+        self._label = label
 
     def policy_name(self, version: int) -> str:
-        """One name always means one set of weights."""
-        return version_name(version)
+        """One name always means one set of weights: demo-4f1c09-v000012."""
+        return f"{self._label}-v{version:06d}"
 
     async def publish(
         self, version: int, tensors: Mapping[str, Tensor], servers: Sequence[Server]
@@ -97,10 +104,16 @@ class AdapterBackend:
         older = known[: -self._keep_versions]
         in_use = await self._in_use(servers) if older else frozenset[str]()
         for old in older:
-            if version_name(old) in in_use or self._in_flight(version_name(old)):
+            name = self.policy_name(old)
+            if name in in_use or self._in_flight(name):
                 continue
             await on_each(servers, lambda server, old=old: self._unload(server, old))
             await asyncio.to_thread(remove_folder, self._folder(old))
+
+    async def retire(self, servers: Sequence[Server]) -> None:
+        """Unloads all versions of this run; the files stay."""
+        for version in published_versions(self._served):
+            await on_each(servers, lambda server, version=version: self._unload(server, version))
 
     async def _in_use(self, servers: Sequence[Server]) -> frozenset[str]:
         try:
@@ -118,7 +131,7 @@ class AdapterBackend:
         (folder / "adapter_config.json").write_text(config)
 
     async def _load(self, server: Server, version: int) -> None:
-        name, path = version_name(version), str(self._folder(version))
+        name, path = self.policy_name(version), str(self._folder(version))
         await checked(server.load_adapter(name, path), server, version, "loading the adapter")
         try:
             roots = {model.name: model.root for model in await server.models()}
@@ -132,7 +145,7 @@ class AdapterBackend:
 
     async def _unload(self, server: Server, version: int) -> None:
         try:
-            await server.unload_adapter(version_name(version))
+            await server.unload_adapter(self.policy_name(version))
         except StatusError as error:
             if error.status != NOT_FOUND:
                 raise SyncError(f"unloading version {version} failed: {error}") from error

@@ -95,6 +95,10 @@ class SyncBackend(Protocol):
         """Forget what nobody needs any more, now that every server serves `version`."""
         ...
 
+    async def retire(self, servers: Sequence[Server]) -> None:
+        """Unloads what this run has loaded beside the model; the run ends."""
+        ...
+
 
 async def on_each(servers: Sequence[Server], act: Callable[[Server], Awaitable[T]]) -> list[T]:
     """Act on all servers side by side, and wait for all whatever happens to one.

@@ -11,6 +11,7 @@ by every later call of the trainer's, and the servers are left generating. No co
 """
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -23,6 +24,9 @@ from asyncgrpo.metrics.values import Aggregates, Recorder
 from asyncgrpo.sync.attest import Attestor, Probe
 from asyncgrpo.sync.backend import Server, SyncBackend, Timings
 
+log = logging.getLogger(__name__)
+
+RETIRE_TIMEOUT_S = 10.0  # a server that is gone has nothing loaded
 CLOSE_TIMEOUT_S = 120.0  # a publish under way may hold a server paused: let it end
 
 
@@ -178,8 +182,16 @@ class Publisher:
                     self._running = None
                     self._changed.notify_all()
         finally:
+            await self._retire(servers)
             for server in servers:
                 await server.aclose()
+
+    async def _retire(self, servers: Sequence[Server]) -> None:
+        try:
+            async with asyncio.timeout(RETIRE_TIMEOUT_S):
+                await self._backend.retire(servers)
+        except (SyncError, TimeoutError) as error:
+            log.info("what this run loaded stays loaded: %s", error or "no answer in time")
 
     async def _next_job(self) -> _Job | None:
         while True:

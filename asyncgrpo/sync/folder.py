@@ -78,6 +78,10 @@ class FolderBackend:
         for old in older[: -self._keep_versions]:
             await asyncio.to_thread(remove_folder, self._folder(old))
 
+    async def retire(self, servers: Sequence[Server]) -> None:
+        """Leaves the last weights in place: the next run replaces them."""
+        del servers
+
     def _folder(self, version: int) -> Path:
         return self._served / version_name(version)
 

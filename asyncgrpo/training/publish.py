@@ -23,6 +23,7 @@ from asyncgrpo.sync.attest import NUM_PROBE_TOKENS, Attestor, probe_tokens
 from asyncgrpo.sync.backend import Server, SyncBackend
 from asyncgrpo.sync.base import Probe, Publisher, PublishReport, Snapshot
 from asyncgrpo.sync.folder import FolderBackend
+from asyncgrpo.sync.run_label import run_label
 from asyncgrpo.sync.tensors import adapter_config, adapter_tensors, full_tensors
 from asyncgrpo.training.model.architecture import unwrap_peft
 from asyncgrpo.training.model.model import Policy
@@ -63,7 +64,12 @@ def _backend(config: Config, policy: Policy) -> SyncBackend:
     keep = known(config.sync.keep_versions)
     if known(config.sync.backend) == "adapter":
         assert isinstance(policy.model, PeftModel), "adapter sync without an adapter"
-        return AdapterBackend(served, adapter_config(policy.model), keep_versions=keep)
+        return AdapterBackend(
+            served,
+            adapter_config(policy.model),
+            label=run_label(served, known(config.run.name)),
+            keep_versions=keep,
+        )
     return FolderBackend(served, config.model.name_or_path, keep_versions=keep)
 
 

@@ -96,6 +96,16 @@ def test_adapters_are_synced_as_such_where_servers_load_them(peft, backend, reas
     assert reason in why
 
 
+def test_an_adapter_is_merged_for_servers_that_take_none():
+    facts = Facts(adapters_refused="http://h:1: vLLM serves no LoRA adapters")
+    result = derive(config_of(model={"peft": {"r": 4}}), facts)
+    assert result.config.sync.backend == "folder"
+    (why,) = [item.reason for item in result.derived if item.key == "sync.backend"]
+    assert why == "merged, as http://h:1: vLLM serves no LoRA adapters"
+    named = config_of(model={"peft": {"r": 4}}, sync={"backend": "adapter"})
+    assert derive(named, facts).config.sync.backend == "adapter"
+
+
 def test_half_precision_is_attested_less_tightly():
     tolerances = [
         known(config.sync.attest_tolerance)

@@ -16,9 +16,12 @@ from asyncgrpo.errors import RunError, ServerError
 from asyncgrpo.launch.account import account
 from asyncgrpo.launch.attempt import Attempt, Ending
 from asyncgrpo.launch.prepare import prepare
+from asyncgrpo.launch.processes import server_lease
 from asyncgrpo.launch.processes.spec import ProcessSpec
 from asyncgrpo.launch.run_dir import RunDirectory, create
 from asyncgrpo.launch.view.view import LineView
+from asyncgrpo.server.client import ServerClient
+from asyncgrpo.server.lease import Claim
 from tests.fake_vllm import FakeServer
 
 GOES = "print('nothing left to generate')"  # a worker may end before the trainer
@@ -274,3 +277,40 @@ async def test_the_end_says_the_rewards_way_where_it_is_and_what_next(attempt):
     assert "finished, at step 3" in text
     assert "reward 0.500 -> 0.500" in text
     assert f"asyncgrpo diagnose {a.run.path}" in text
+
+
+async def test_a_server_that_takes_no_adapter_gets_merged_weights_and_the_user_is_told(
+    attempt, fake
+):
+    fake.state.enable_lora = False
+    a = attempt("model.peft={r: 4}", trainer="print('done')")
+    assert await a.train() is Ending.FINISHED
+    assert load_resolved(a.run.path).sync.backend == "folder"
+    assert "warning: the adapter is published merged into whole weights" in a.output.getvalue()
+    assert "vLLM serves no LoRA adapters: start it with --enable-lora" in a.output.getvalue()
+
+
+async def test_a_server_that_another_run_trains_with_is_refused_untouched(
+    attempt, fake, monkeypatch
+):
+    monkeypatch.setattr(server_lease, "ASK_AGAIN_S", 0.0)
+    fake.state.paused = True  # as while the other run publishes
+    async with ServerClient(fake.url) as other:
+
+        async def renew():
+            while True:
+                await other.claim(Claim("other", "demo in /runs/demo"))
+
+        renewing = asyncio.create_task(renew())
+        with pytest.raises(ServerError, match="in use: the run demo in /runs/demo trains with it"):
+            await attempt().train()
+        renewing.cancel()
+    assert fake.state.paused
+    assert fake.state.calls == []
+
+
+async def test_the_lease_is_given_back_at_the_end(attempt, fake):
+    a = attempt(trainer="print('done')")
+    assert await a.train() is Ending.FINISHED
+    async with ServerClient(fake.url) as other:
+        assert (await other.claim(Claim("next", "next"))).owner == "next"

@@ -8,7 +8,7 @@ from asyncgrpo.errors import ServerError
 from asyncgrpo.records import SamplingParams
 from asyncgrpo.server.api import Endpoint
 from asyncgrpo.server.candidates import CandidateSource
-from asyncgrpo.server.capabilities import check, choose_endpoint, probe
+from asyncgrpo.server.capabilities import check, choose_endpoint, probe, served_facts
 from asyncgrpo.server.failures import EngineDeadError
 
 LORA = ("model.peft={r: 16}", "rollout.max_staleness=4", "sync.backend=adapter")
@@ -198,3 +198,29 @@ async def test_all_errors_come_at_once(fake, client, make_config):
     fake.state.logprobs_mode = "raw_logprobs"
     errors, _ = await findings(client, make_config(*LORA))
     assert len(errors) == 3
+
+
+@pytest.mark.parametrize(
+    ("server", "reason"),
+    [
+        ({}, None),
+        ({"enable_lora": False}, "vLLM serves no LoRA adapters"),
+        ({"max_lora_rank": 8}, "vLLM takes LoRA rank 8"),
+        ({"max_loras": 5}, "vLLM serves 5 LoRA slots"),
+        ({"enable_lora": False, "weight_transfer_backend": None}, None),  # nor merged weights
+    ],
+)
+async def test_adapters_are_merged_where_a_server_takes_only_whole_weights(
+    fake, client, make_config, server, reason
+):
+    for name, value in server.items():
+        setattr(fake.state, name, value)
+    config = make_config(*LORA)
+    facts = served_facts([await probe(client, config)], config)
+    assert facts.max_model_len == fake.state.max_model_len
+    if reason is None:
+        assert facts.adapters_refused is None
+    else:
+        assert facts.adapters_refused.startswith(f"{client.base_url}: {reason}")
+    whole = make_config("model.peft={r: 16}", "rollout.max_staleness=4", "sync.backend=folder")
+    assert served_facts([await probe(client, whole)], whole).adapters_refused is None

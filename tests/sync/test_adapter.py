@@ -18,7 +18,7 @@ def weights(value: float) -> dict[str, torch.Tensor]:
 
 
 def backend_in(path, **kwargs) -> AdapterBackend:
-    defaults: dict[str, Any] = {"keep_versions": 2}
+    defaults: dict[str, Any] = {"label": "policy", "keep_versions": 2}
     return AdapterBackend(path, {"r": 4}, **defaults | kwargs)
 
 
@@ -124,3 +124,27 @@ def test_a_run_that_goes_on_never_gives_an_old_name_to_new_weights(tmp_path):
         (tmp_path / name).mkdir()
     assert next_version(tmp_path) == 12
     assert next_version(tmp_path, at_least=40) == 40
+
+
+async def test_served_names_carry_the_run(tmp_path):
+    server, others = FakeServer(), {"other-aa11bb-v000000": "/runs/other/served/policy-v000000"}
+    server.adapters |= others
+    backend = backend_in(tmp_path, label="demo-4f1c09")
+    for version in range(3):
+        await backend.publish(version, weights(version), [server])
+        await backend.prune(version, [server])
+    assert backend.policy_name(2) == "demo-4f1c09-v000002"
+    assert set(server.adapters) == {"demo-4f1c09-v000001", "demo-4f1c09-v000002", *others}
+    await backend.retire([server])
+    assert server.adapters == others
+    assert (tmp_path / "policy-v000002").is_dir()
+
+
+async def test_a_resume_unloads_what_its_killed_attempt_left_loaded(tmp_path):
+    server = FakeServer()
+    await backend_in(tmp_path).publish(0, weights(0.0), [server])
+    await backend_in(tmp_path).publish(1, weights(1.0), [server])  # killed before it pruned
+    resumed = backend_in(tmp_path, keep_versions=1)
+    await resumed.publish(2, weights(2.0), [server])
+    await resumed.prune(2, [server])
+    assert set(server.adapters) == {"policy-v000002"}

@@ -1,5 +1,6 @@
 """The publisher: numbering, coalescing, and failures that reach the trainer."""
 
+import logging
 import threading
 import time
 
@@ -145,7 +146,9 @@ def test_a_server_that_ignores_one_load_is_reloaded(make):
 def test_an_adapter_served_as_the_base_model_is_caught(make, tmp_path):
     server, published = FakeServer(), []
     server.ignored["load"] = 2
-    publisher = make(server, published.append, AdapterBackend(tmp_path, {}, keep_versions=2))
+    publisher = make(
+        server, published.append, AdapterBackend(tmp_path, {}, label="policy", keep_versions=2)
+    )
     publisher.publish(snapshot(1.0))
     with pytest.raises(SyncError, match="base weights under the adapter's name"):
         publisher.wait(10)
@@ -155,7 +158,7 @@ def test_an_adapter_served_as_the_base_model_is_caught(make, tmp_path):
 def test_the_worker_hears_of_a_version_before_older_ones_go(make, tmp_path):
     server, events = FakeServer(), []
     server.on_call = events.append
-    backend = AdapterBackend(tmp_path, {}, keep_versions=1)
+    backend = AdapterBackend(tmp_path, {}, label="policy", keep_versions=1)
     publisher = make(server, lambda p: events.append(f"published {p.policy}"), backend)
     for value in (1.0, 2.0):
         publisher.publish(snapshot(value))
@@ -227,3 +230,28 @@ def test_a_server_that_cannot_be_reached_at_all_is_an_error_of_the_next_call(tmp
     with pytest.raises(ServerError, match="no such host"):
         publisher.check()
     publisher.close()
+
+
+def test_what_was_loaded_is_unloaded_at_the_end(make, tmp_path):
+    server = FakeServer()
+    backend = AdapterBackend(tmp_path, {}, label="demo-4f1c09", keep_versions=2)
+    publisher = make(server, lambda _: None, backend)
+    publisher.publish(snapshot(1.0))
+    publisher.wait(10)
+    assert server.adapters
+    publisher.close()
+    assert not server.adapters
+    assert server.closed
+
+
+def test_a_server_that_is_gone_fails_no_end(make, tmp_path, caplog):
+    server = FakeServer()
+    backend = AdapterBackend(tmp_path, {}, label="demo-4f1c09", keep_versions=2)
+    publisher = make(server, lambda _: None, backend)
+    publisher.publish(snapshot(1.0))
+    publisher.wait(10)
+    server.fail["unload"] = [ServerError("no answer")]
+    with caplog.at_level(logging.INFO):
+        publisher.close()
+    publisher.check()
+    assert "stays loaded: unloading version 0 failed: no answer" in caplog.text

@@ -59,7 +59,7 @@ def publisher_for(
     url, served, model, published: list[PublishReport], client=ServerClient
 ) -> Publisher:
     return Publisher(
-        AdapterBackend(served, adapter_config(model), keep_versions=KEEP),
+        AdapterBackend(served, adapter_config(model), label="demo-4f1c09", keep_versions=KEEP),
         lambda: [client(url)],
         on_published=published.append,
         attestor=Attestor(1e-4),

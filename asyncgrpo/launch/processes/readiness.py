@@ -1,51 +1,60 @@
 """The wait for the servers, and the check of what they can do.
 
-    started --/health--> up --probe request--> Capabilities --check--> served context
+    started --/health--> up --lease--> ours --probe--> Capabilities --check--> findings
 
 A server that answers /health may still die of its first request, so a real one is sent.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from asyncgrpo.config import Config
 from asyncgrpo.errors import ServerError
 from asyncgrpo.launch.processes import logs
 from asyncgrpo.launch.processes.process import Process
 from asyncgrpo.server.capabilities import Capabilities, check, probe
-from asyncgrpo.server.client import configured_client
+from asyncgrpo.server.client import ServerClient, configured_client
 
 OnServerWait = Callable[[str, float, str], None]  # name, seconds waited, what it is doing
+ClaimServer = Callable[[str], Awaitable[None]]  # the lease of the server at a URL
 OnWarning = Callable[[str], None]
 
 
 async def wait_for_servers(
-    config: Config, urls: tuple[str, ...], processes: dict[str, Process], on_wait: OnServerWait
+    config: Config,
+    urls: tuple[str, ...],
+    processes: dict[str, Process],
+    *,
+    on_wait: OnServerWait,
+    claim: ClaimServer | None = None,
 ) -> tuple[Capabilities, ...]:
-    """Return once every server has answered a request, with what each can do.
+    """Returns once every server has answered a request, with what each can do.
 
-    `processes` are those that this run has launched, by URL. Raises ServerError.
+    `processes` are those that this run has launched, by URL. A server is claimed before it is asked
+    for anything that changes it. Raises ServerError.
     """
-    return tuple(
-        await asyncio.gather(
-            *(_wait_for_one(config, url, processes.get(url), on_wait) for url in urls)
-        )
-    )
+
+    async def wait_for_one(url: str) -> Capabilities:
+        async with configured_client(config, url) as client:
+            await _wait_ready(client, config, processes.get(url), on_wait)
+            if claim is not None:
+                await claim(url)
+            return await probe(client, config)
+
+    return tuple(await asyncio.gather(*(wait_for_one(url) for url in urls)))
 
 
-async def _wait_for_one(
-    config: Config, url: str, process: Process | None, on_wait: OnServerWait
-) -> Capabilities:
-    name = process.spec.name if process else url
+async def _wait_ready(
+    client: ServerClient, config: Config, process: Process | None, on_wait: OnServerWait
+) -> None:
+    name = process.spec.name if process else client.base_url
 
     def tell(seconds: float) -> None:
         on_wait(
             name, seconds, logs.progress(logs.tail(process.log)) if process else "no answer yet"
         )
 
-    async with configured_client(config, url) as client:
-        await client.wait_ready(config.server.vllm_server_timeout, tell)
-        return await probe(client, config)
+    await client.wait_ready(config.server.vllm_server_timeout, tell)
 
 
 def require(found: tuple[Capabilities, ...], config: Config, on_warning: OnWarning) -> None:
@@ -61,14 +70,3 @@ def require(found: tuple[Capabilities, ...], config: Config, on_warning: OnWarni
             on_warning(warning)
     if errors:
         raise ServerError("\n".join(errors))
-
-
-def served_context(found: tuple[Capabilities, ...]) -> int | None:
-    """The longest sequence that every server takes, as far as they say."""
-    limits = [
-        model.max_model_len
-        for capabilities in found
-        for model in capabilities.models
-        if model.max_model_len is not None
-    ]
-    return min(limits, default=None)
