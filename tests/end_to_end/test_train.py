@@ -2,12 +2,13 @@
 
 import json
 
+import httpx
 import pytest
 import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from asyncgrpo.config import Facts, load_recipe, resolve
+from asyncgrpo.config import Facts, load_recipe, load_resolved, resolve
 from tests.end_to_end.runs import RECIPE, RunDirectory, run
 from tests.server.vllm_process import running_vllm
 
@@ -54,6 +55,8 @@ def trained(request, tmp_path_factory) -> tuple[str, RunDirectory, str]:
         config = resolve(load_recipe(RECIPE, [*arguments[1:], LORA]), FACTS).config
         with running_vllm(config, path.with_name("server.log"), {}) as url:
             printed = run("train", *arguments, LORA, f"server.urls=[{url}]")
+            left = httpx.get(f"{url}/v1/models", timeout=60).json()["data"]
+            path.with_name("left.json").write_text(json.dumps([model["id"] for model in left]))
     return request.param, RunDirectory(path), printed
 
 
@@ -107,6 +110,15 @@ def test_the_checkpoint_loads_with_transformers_or_peft(trained):
     tokenizer = AutoTokenizer.from_pretrained(checkpoint)
     ids = tokenizer("What is 3 + 4?", return_tensors="pt")["input_ids"]
     assert torch.isfinite(model(ids).logits).all()
+
+
+def test_a_server_that_stays_has_no_adapter_of_the_run_left(trained):
+    backend, directory, _ = trained
+    if backend == "adapter":
+        published = [e["policy"] for e in directory.events if e["event"] == "policy_published"]
+        assert len({*published}) == len(published)
+        left = json.loads(directory.path.with_name("left.json").read_text())
+        assert left == [load_resolved(directory.path).model.name_or_path]
 
 
 def test_the_state_says_where_the_next_run_starts(trained):
