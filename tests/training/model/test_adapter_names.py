@@ -43,7 +43,7 @@ def test_an_entry_that_matches_nothing_is_refused(peft, message):
 
 
 def test_all_of_them_are_told_at_once():
-    peft = PeftConfig(target_modules=["q_proj", "a"], modules_to_save=["b"], rank_pattern={"c": 4})
+    peft = PeftConfig(target_modules=("q_proj", "a"), modules_to_save=("b",), rank_pattern={"c": 4})
     with pytest.raises(ConfigError) as told:
         refuse_unmatched(peft, NAMES)
     assert [line.split("`")[1] for line in str(told.value).splitlines()] == ["a", "b", "c"]
@@ -66,13 +66,16 @@ def test_entries_that_match_are_taken(peft):
 
 @pytest.mark.filterwarnings("error")
 def test_a_real_models_names_are_those_that_peft_adapts():
-    sizes = {"hidden_size": 16, "intermediate_size": 16, "vocab_size": 32, "head_dim": 8}
-    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "num_hidden_layers": 2}
-
     def adapted(**peft):
-        model = AutoModelForCausalLM.from_config(Qwen3Config(**sizes, **heads))
+        config = Qwen3Config(
+            hidden_size=16, intermediate_size=16, vocab_size=32, head_dim=8,
+            num_attention_heads=2, num_key_value_heads=1, num_hidden_layers=2,
+        )  # fmt: skip
+        model = AutoModelForCausalLM.from_config(config)
         made = _with_adapter(model, PeftConfig(**peft), None, merged=False)
-        return len(made.base_model.targeted_module_names)
+        names = made.base_model.targeted_module_names
+        assert isinstance(names, list)
+        return len(names)
 
     assert adapted() == 2 * 7
     assert adapted(rank_pattern={"layers.1.self_attn.q_proj": 4}) == 2 * 7
