@@ -8,6 +8,9 @@ from asyncgrpo.process.stacks import write_stacks_on_request
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 ERROR_START = r"\d{4}-\d\d-\d\d [\d:,]+ ERROR "  # of a line in LOG_FORMAT, as a pattern
 
+# Logged by a rank whose peer ended first; the peer's own words say why.
+LOST_RANK = "a rank of the trainer is gone"
+
 
 def start_log() -> None:
     """Logs to stderr from now on, and stacks on request."""

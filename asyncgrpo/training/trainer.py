@@ -38,7 +38,7 @@ from asyncgrpo.ledger.checkpoint_layout import (
 )
 from asyncgrpo.ledger.run_end import reached_end
 from asyncgrpo.process.ending import run_to_the_end
-from asyncgrpo.process.log_format import start_log
+from asyncgrpo.process.log_format import LOST_RANK, start_log
 from asyncgrpo.process.title import process_title, take_title
 from asyncgrpo.training.checkpoint import gather, load_optimizer, rehearse_save
 from asyncgrpo.training.director import follow
@@ -344,8 +344,9 @@ def run(
         if not is_lost_rank(error):
             raise
         logger.error(  # noqa: TRY400 - a lost rank is a message, no traceback
-            "a rank of the trainer is gone (%s); the first rank to end says why, and "
-            "`asyncgrpo resume` goes on from the newest checkpoint",
+            "%s (%s); the first rank to end says why, and `asyncgrpo resume` goes on from the "
+            "newest checkpoint",
+            LOST_RANK,
             str(error).splitlines()[0],
         )
         return 1

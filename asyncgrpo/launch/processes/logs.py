@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from asyncgrpo.process.log_format import ERROR_START
+from asyncgrpo.process.log_format import ERROR_START, LOST_RANK
 
 TAIL_BYTES = 64 * 1024
 FAILURE_LINES = 15
@@ -70,6 +70,8 @@ def failure(lines: Sequence[str]) -> list[str]:
     if signalled := next(filter(None, map(SIGNALLED.search, reversed(lines[end:]))), None):
         kept = kept[-FAILURE_LINES + 1 :]
         return [*kept, f"its process {signalled[2]} was ended by {signalled[1]}"]
+    # A rank that lost its peer is not the one that failed.
+    kept = [line for line in kept if f": {LOST_RANK} (" not in line] or kept
     for start in range(len(kept) - 1, -1, -1):
         if OUR_MESSAGE.match(kept[start]):
             first = TIMESTAMP.sub("", kept[start])

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from asyncgrpo.launch.processes import logs
+from asyncgrpo.process.log_format import LOST_RANK
 
 
 def test_what_vllm_is_doing_is_its_last_message_without_the_prefix():
@@ -60,6 +61,18 @@ def test_ranks_that_torchrun_ended_do_not_hide_the_message_of_the_first():
         "  traceback : Signal 15 (SIGTERM) received by PID 18415",
     ]
     assert logs.failure(lines) == ["a checkpoint is damaged"]
+
+
+GONE = f"2026-11-30 10:00:02,1 ERROR __main__: {LOST_RANK} (Connection closed by peer); the first"
+
+
+def test_a_rank_that_lost_its_peer_does_not_hide_the_peers_words():
+    own = "2026-11-30 10:00:01,1 ERROR __main__: a loss is not finite"
+    assert logs.failure([own, "  in step 3", GONE]) == ["a loss is not finite", "  in step 3"]
+    assert logs.failure([GONE, own]) == ["a loss is not finite"]
+    crash = ["Traceback (most recent call last):", "RuntimeError: the loss is made of cheese"]
+    assert logs.failure([*crash, GONE]) == crash
+    assert logs.failure([GONE]) == [GONE.partition("__main__: ")[2]]  # its peer said nothing
 
 
 @pytest.mark.parametrize("name", ["asyncgrpo.rollout.worker", "__main__"])  # __main__: of -m
