@@ -27,7 +27,14 @@ class DataError(UserError):
 
 
 class HookError(UserError):
-    """A function of the user's (reward, tool, environment, loop) broke its contract."""
+    """A function of the user's (reward, tool, environment, loop) broke its contract.
+
+    `cause` is the same for all failures of one cause, whatever numbers and names its messages hold.
+    """
+
+    def __init__(self, message: str, *, cause: str | None = None) -> None:
+        super().__init__(message)
+        self.cause = message if cause is None else cause
 
 
 class ServerError(UserError):

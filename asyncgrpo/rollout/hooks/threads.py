@@ -130,7 +130,7 @@ def _harmless(error: BaseException) -> Exception:
     """The error as one that a future carries and that ends no process or task."""
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
-    return RuntimeError(describe_error(error))
+    return RuntimeError(describe_error(error)).with_traceback(error.__traceback__)
 
 
 async def _awaited(result: Awaitable[T]) -> T:
