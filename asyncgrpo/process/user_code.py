@@ -33,11 +33,15 @@ def describe_hook_error(error: BaseException) -> str:
     return f"{describe_error(error)} ({place})" if place else describe_error(error)
 
 
-def hook_error(what: str, error: BaseException) -> HookError:
-    """The error for a hook that raised; `what` says which, such as "reward `judged` raised"."""
+def hook_error(what: str, error: BaseException, *, about: str = "") -> HookError:
+    """The error for a hook that raised.
+
+    `what` says which, such as "reward `judged` raised"; `about` what it was called for.
+    """
     place = locate_error(error)
-    cause = f"{what} {type(error).__name__} at {place}" if place else None
-    return HookError(f"{what} {describe_hook_error(error)}", cause=cause)
+    cause = f"{what} {type(error).__name__} at {place}" if place else f"{what} {error!r:.200}"
+    about = f"; {about}" if about else ""
+    return HookError(f"{what} {describe_hook_error(error)}{about}", cause=cause)
 
 
 def own_frames(traceback: TracebackType | None) -> Iterator[tuple[FrameType, int]]:

@@ -10,8 +10,9 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 
 from asyncgrpo.channel.messages import DropReason, PromptDropped
-from asyncgrpo.errors import RunError, describe_error
+from asyncgrpo.errors import RunError, UserError
 from asyncgrpo.metrics.values import Recorder
+from asyncgrpo.process.user_code import hook_error
 from asyncgrpo.rollout.hooks.threads import was_cancelled
 from asyncgrpo.rollout.limits.heartbeats import Heartbeats
 from asyncgrpo.rollout.limits.limits import Limits
@@ -112,7 +113,8 @@ class Generation:
             if was_cancelled(error):
                 raise
             self._limits.admission.lose_rollout()
-            self._limits.count_failure(describe_error(error))
+            failed = error if isinstance(error, UserError) else hook_error("a hook raised", error)
+            self._limits.count_failure(f"row {group.prompt.row_index}: {failed}", failed)
             return None
         self._limits.admission.finish_rollout(finished.drafts.num_tokens)
         self._limits.rollout_failures.succeed()

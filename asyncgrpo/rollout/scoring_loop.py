@@ -15,8 +15,9 @@ import numpy as np
 from jaxtyping import Float64
 
 from asyncgrpo.channel.messages import DropReason, PromptDropped
-from asyncgrpo.errors import HookError, RunError, describe_error
+from asyncgrpo.errors import HookError
 from asyncgrpo.metrics.values import Recorder
+from asyncgrpo.process.user_code import hook_error
 from asyncgrpo.rollout.group import RolloutGroup
 from asyncgrpo.rollout.limits.drought import Drought
 from asyncgrpo.rollout.limits.limits import Limits
@@ -113,7 +114,7 @@ class ScoringLoop:
         try:
             advantages_G = np.asarray(self._loop.compute_advantages(group), np.float64)
         except Exception as error:
-            raise HookError(f"{hook} raised {describe_error(error)}") from error
+            raise hook_error(f"{hook} raised", error) from error
         if advantages_G.shape != (len(group.rollouts),):
             raise HookError(
                 f"{hook} returned shape {advantages_G.shape}; expected one number for each of "
@@ -130,8 +131,4 @@ class ScoringLoop:
             self._warn(warning)
 
     def _fail(self, group: FinishedGroup, error: HookError) -> None:
-        log.warning("row %d is dropped: %s", group.opened.prompt.row_index, error)
-        self._limits.scoring_failures.fail(str(error))
-        exceeded = self._limits.scoring_failures.exceeded()
-        if exceeded is not None:
-            raise RunError(exceeded) from error
+        self._limits.count_unscored(f"row {group.opened.prompt.row_index}: {error}", error)

@@ -29,13 +29,13 @@ from asyncgrpo.channel.messages import (
 from asyncgrpo.channel.ordinals import wanted_ordinals
 from asyncgrpo.config import known
 from asyncgrpo.errors import HookError, ServerError, describe_error
+from asyncgrpo.ledger.failure_budget import FailureBudget
 from asyncgrpo.metrics.sinks import EventLog
 from asyncgrpo.metrics.values import Recorder
 from asyncgrpo.rollout.generation import Generation
 from asyncgrpo.rollout.inputs import Inputs, make_loop
 from asyncgrpo.rollout.limits.admission import Admission
 from asyncgrpo.rollout.limits.concurrency import POLL_S, ConcurrencyCap, kv_cache_rollouts
-from asyncgrpo.rollout.limits.failure_budget import FailureBudget
 from asyncgrpo.rollout.limits.heartbeats import Heartbeats
 from asyncgrpo.rollout.limits.limits import Limits
 from asyncgrpo.rollout.observe import observe_load

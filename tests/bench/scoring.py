@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 from asyncgrpo.config import RewardSource
+from asyncgrpo.ledger.failure_budget import FailureBudget
 from asyncgrpo.metrics.values import Recorder
 from asyncgrpo.records import FinishReason
 from asyncgrpo.rollout.data.row_mapping import Prompt
 from asyncgrpo.rollout.group import Rollout, RolloutGroup, TurnRecord
 from asyncgrpo.rollout.limits.admission import Admission
 from asyncgrpo.rollout.limits.concurrency import ConcurrencyCap
-from asyncgrpo.rollout.limits.failure_budget import FailureBudget
 from asyncgrpo.rollout.limits.limits import Limits
 from asyncgrpo.rollout.open_group import (
     FinishedGroup,

@@ -90,4 +90,4 @@ def test_an_error_of_our_own_code_has_no_place_there():
         "in test_an_error_of_our_own_code_has_no_place_there.<locals>.<lambda>"
     )
     assert locate_error(ValueError("never raised")) is None
-    assert hook_error("it raised", ValueError("x")).cause == "it raised ValueError: x"
+    assert hook_error("it raised", ValueError("x")).cause == "it raised ValueError('x')"

@@ -65,6 +65,7 @@ def write_prompts(path: Path, num_prompts: int) -> str:
 def config(data_path: str, url: str, rewards: Sequence[Any], **sections: dict[str, Any]) -> Config:
     """A resolved configuration; `sections` replace leaves."""
     tree: dict[str, dict[str, Any]] = {
+        "run": {"name": "test"},
         "model": {"name_or_path": "fake"},
         "data": {"path": data_path},
         "rollout": {

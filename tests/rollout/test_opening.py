@@ -8,11 +8,11 @@ import pytest
 from asyncgrpo.channel.messages import DropReason, EpochEmpty, PromptDropped
 from asyncgrpo.channel.shares import ALONE, Share
 from asyncgrpo.errors import RunError
+from asyncgrpo.ledger.failure_budget import FailureBudget
 from asyncgrpo.rollout.data.prompts import load_prompts
 from asyncgrpo.rollout.inputs import Inputs, make_loop
 from asyncgrpo.rollout.limits.admission import Admission
 from asyncgrpo.rollout.limits.concurrency import ConcurrencyCap
-from asyncgrpo.rollout.limits.failure_budget import FailureBudget
 from asyncgrpo.rollout.limits.heartbeats import Heartbeats
 from asyncgrpo.rollout.limits.limits import Limits
 from asyncgrpo.rollout.opening import Opening

@@ -180,10 +180,13 @@ async def test_a_reward_that_fails_costs_its_group_and_is_named_with_the_row(
     assert [drop.reason for drop in trainer.drops].count(DropReason.ERROR) == 1
     assert {group.row_index for group in trainer.groups}.isdisjoint({5})
     assert lost(trainer) == 0
-    messages = [record.message for record in caplog.records if "is dropped" in record.message]
+    messages = [r.message for r in caplog.records if r.message.startswith("row 5: ")]
     assert len(messages) == 1
     assert len(messages[0]) < 3000
-    assert messages[0].startswith(f"row 5 is dropped: reward `{function}` {said}")
+    assert messages[0].startswith(f"row 5: reward `{function}` {said}")
+    if "raised" in said:
+        assert "test_worker_loops_faults.py:" in messages[0]
+        assert "its group has 4 completions, the first is" in messages[0]
 
 
 async def test_a_reward_that_waits_holds_up_no_other_group(server, data_path):

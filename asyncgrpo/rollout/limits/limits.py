@@ -3,10 +3,10 @@
 import logging
 from dataclasses import dataclass
 
-from asyncgrpo.errors import RunError
+from asyncgrpo.errors import HookError, RunError
+from asyncgrpo.ledger.failure_budget import FailureBudget
 from asyncgrpo.rollout.limits.admission import Admission
 from asyncgrpo.rollout.limits.concurrency import ConcurrencyCap
-from asyncgrpo.rollout.limits.failure_budget import FailureBudget
 
 log = logging.getLogger(__name__)
 
@@ -20,14 +20,28 @@ class Limits:
     rollout_failures: FailureBudget  # of rollouts, and of prompts that no group is opened for
     scoring_failures: FailureBudget
 
-    def count_failure(self, reason: str) -> None:
+    def count_failure(self, reason: str, error: BaseException | None = None) -> None:
         """Counts a failure that costs a rollout or a prompt.
 
         Raises:
             RunError: the failure budget is used up.
         """
-        log.warning("%s", reason)
-        self.rollout_failures.fail(reason)
-        exceeded = self.rollout_failures.exceeded()
-        if exceeded is not None:
-            raise RunError(exceeded)
+        count_failure(self.rollout_failures, reason, error)
+
+    def count_unscored(self, reason: str, error: BaseException) -> None:
+        """Counts a failure that costs a group its rewards. Raises as `count_failure` does."""
+        count_failure(self.scoring_failures, reason, error)
+
+
+def count_failure(budget: FailureBudget, reason: str, error: BaseException | None) -> None:
+    """Counts and logs a failure; the traceback of each cause once.
+
+    Raises:
+        RunError: the budget is used up.
+    """
+    cause = getattr(error, "cause", None)
+    is_new = budget.fail(reason, cause)
+    log.warning("%s", reason, exc_info=error if is_new and isinstance(error, HookError) else None)
+    exceeded = budget.exceeded()
+    if exceeded is not None:
+        raise RunError(exceeded) from error

@@ -25,11 +25,13 @@ from jaxtyping import Float64
 
 from asyncgrpo import rewards
 from asyncgrpo.config import RewardSource
-from asyncgrpo.errors import ConfigError, HookError, describe_error
+from asyncgrpo.errors import ConfigError, HookError
+from asyncgrpo.process.user_code import hook_error
 from asyncgrpo.rewards.needs import needed
 from asyncgrpo.rollout.group import RolloutGroup
 from asyncgrpo.rollout.hooks.imports import load_object
 from asyncgrpo.rollout.hooks.threads import in_daemon_thread, is_async, on_hook_loop
+from asyncgrpo.rollout.scoring.culprit import describe_culprit
 
 NAN = float("nan")
 STANDARD_KEYWORDS = frozenset({"prompts", "completions", "completion_ids"})
@@ -110,16 +112,14 @@ class RewardFunction:
                 raise HookError(
                     f"reward `{self.name}` took longer than its timeout_s of {self._timeout_s:g}"
                 ) from error
-            reason = describe_error(error)
-            raise HookError(f"reward `{self.name}` raised {reason}") from error
+            culprit = describe_culprit(error, group.completions)
+            raise hook_error(f"reward `{self.name}` raised", error, about=culprit) from error
         try:
             return self._checked(answer, len(group.rollouts))
         except HookError:
             raise
         except Exception as error:  # of the answer's own class: `tolist`, `__len__`
-            raise HookError(
-                f"reward `{self.name}` returned what cannot be read: {describe_error(error)}"
-            ) from error
+            raise hook_error(f"reward `{self.name}` returned what raised", error) from error
 
     def _keywords(self, group: RolloutGroup) -> dict[str, Any]:
         """The arguments. A user's function has them for its own, and may change them."""

@@ -2,19 +2,18 @@
 
     sample  --fault-->  None: it queues  |  a text: dropped as an error, and counted
 
-One such sample never ends a run. More than `failure_budget` of the last WINDOW do, since a run
-that drops everything would go on for ever.
+One such sample never ends a run. More than the failure budget do, since a run that drops everything
+would go on for ever.
 """
 
-from collections import Counter, deque
 from dataclasses import dataclass
 
 import numpy as np
 
 from asyncgrpo.errors import RunError
+from asyncgrpo.ledger.failure_budget import FailureBudget
 from asyncgrpo.records import NO_TOKEN, Sample
 
-WINDOW = 256  # samples that failures are counted over
 ROUNDING = 1e-3  # a logprob may exceed 0 by this much in 16 bits
 
 
@@ -137,23 +136,18 @@ class Inspector:
 
     def __init__(self, rules: SampleRules) -> None:
         self._rules = rules
-        self._recent: deque[str | None] = deque(maxlen=WINDOW)
+        self._budget = FailureBudget(rules.failure_budget, failed="samples could not be trained")
 
     def inspect(self, sample: Sample, version: int) -> str | None:
         """The fault of the sample; None = it is sound.
 
-        Raises RunError once more of the last samples are at fault than the budget bears.
+        Raises RunError once the failure budget is used up.
         """
         found = fault(sample, self._rules, version)
-        self._recent.append(found)
-        if found is None:  # a sound sample does not use up the budget
+        if found is None:
+            self._budget.succeed()
             return None
-        faults = Counter(each for each in self._recent if each is not None)
-        if faults.total() > self._rules.failure_budget * WINDOW:
-            commonest, count = faults.most_common(1)[0]
-            raise RunError(
-                f"{faults.total()} of the last {len(self._recent)} samples cannot be trained, more "
-                f"than rollout.failure_budget {self._rules.failure_budget:g} of {WINDOW} allows. "
-                f"The commonest reason, {count} times: {commonest}"
-            )
+        self._budget.fail(found)
+        if exceeded := self._budget.exceeded():
+            raise RunError(exceeded)
         return found

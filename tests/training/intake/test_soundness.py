@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from asyncgrpo.errors import RunError
-from asyncgrpo.training.intake.soundness import WINDOW, Inspector, SampleRules, fault
+from asyncgrpo.ledger.failure_budget import WINDOW
+from asyncgrpo.training.intake.soundness import Inspector, SampleRules, fault
 from tests.training.scripted_worker import PROMPT_TOKENS, VOCAB, K, make_sample
 
 RULES = SampleRules(vocab_size=VOCAB, num_top=K, failure_budget=0.05)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncgrpo.rollout.limits.failure_budget import FailureBudget
+from asyncgrpo.ledger.failure_budget import FailureBudget
 
 
 def test_one_failure_more_than_the_budget_ends_the_run_with_the_commonest_reason():
@@ -50,3 +50,26 @@ def test_it_counts_what_a_list_would(outcomes, window):
     last = outcomes[-window:]
     assert failures.failures == sum(outcome is not None for outcome in last)
     assert bool(failures.exceeded()) == (failures.failures > 0.5 * window)
+
+
+def test_numbers_do_not_make_another_cause_and_the_last_message_is_shown():
+    failures = FailureBudget(0.0)
+    assert failures.fail("row 3: the prompt has 1,200 tokens")
+    assert not failures.fail("row 17: the prompt has 90 tokens")
+    assert "2 times: row 17: the prompt has 90 tokens" in str(failures.exceeded())
+
+
+def test_a_cause_that_is_given_counts_whatever_the_message_says():
+    failures = FailureBudget(0.0)
+    assert failures.fail("reward `a` raised KeyError: 'x'", "KeyError at reward.py:45")
+    assert not failures.fail("reward `a` raised KeyError: 'y'", "KeyError at reward.py:45")
+    assert failures.fail("reward `a` raised KeyError: 'y'", "KeyError at reward.py:50 in b")
+    assert "The commonest reason, 2 times" in str(failures.exceeded())
+
+
+def test_a_cause_that_left_the_window_is_new_again():
+    failures = FailureBudget(1.0, window=2)
+    assert failures.fail("a")
+    failures.succeed()
+    failures.succeed()
+    assert failures.fail("a")
