@@ -13,7 +13,8 @@ from pydantic_core import PydanticUndefined
 
 from asyncgrpo.config.derive import keys_derived
 from asyncgrpo.config.describe import annotation_of, describe, sections_at
-from asyncgrpo.config.problems import dotted
+from asyncgrpo.config.problems import Key, dotted
+from asyncgrpo.config.reading.built_in import PLACES, built_in_names
 from asyncgrpo.config.rules.not_yet import NOT_YET
 from asyncgrpo.config.sections.base import Section
 from asyncgrpo.config.sections.data import DataSource
@@ -69,7 +70,8 @@ def _table(name: str, section: type[Section], about: str) -> Iterator[str]:
     yield "| key | takes | default | |"
     yield "|---|---|---|---|"
     for leaf, info in section.model_fields.items():
-        yield f"| `{leaf}` | {_takes(info)} | {_default(f'{name}.{leaf}', info)} | {_about(info)} |"
+        takes = _one_of_ours((name, leaf)) or _takes(info)
+        yield f"| `{leaf}` | {takes} | {_default(f'{name}.{leaf}', info)} | {_about(info)} |"
     yield ""
     for leaf, info in section.model_fields.items():
         for inner in sections_at(annotation_of(info)):
@@ -77,6 +79,12 @@ def _table(name: str, section: type[Section], about: str) -> Iterator[str]:
                 yield from _table(f"{name}.{leaf}", inner, inner.__doc__ or "")
     if name == "rollout":
         yield from _table("rollout.rewards[]", RewardSource, RewardSource.__doc__ or "")
+
+
+def _one_of_ours(key: Key) -> str | None:
+    if key not in PLACES:
+        return None
+    return f"one of {', '.join(built_in_names(key))}, or an import path"
 
 
 def _takes(info: FieldInfo) -> str:

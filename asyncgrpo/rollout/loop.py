@@ -16,10 +16,10 @@ from jaxtyping import Float64
 
 from asyncgrpo.config import Config
 from asyncgrpo.errors import ConfigError, HookError
+from asyncgrpo.process.imports import load_object
 from asyncgrpo.rollout.chat.chat import Chat, Tokenizer
 from asyncgrpo.rollout.chat.tool_schema import ToolSchema
 from asyncgrpo.rollout.group import Messages, Rollout, RolloutGroup, TokenIds, TurnRecord
-from asyncgrpo.rollout.hooks.imports import load_object
 from asyncgrpo.rollout.hooks.threads import in_daemon_thread
 from asyncgrpo.rollout.sampling.context import current_rollout
 from asyncgrpo.rollout.sampling.sampler import Sampler

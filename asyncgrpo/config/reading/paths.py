@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from asyncgrpo.config.problems import Key, Origin, nearest
+from asyncgrpo.config.reading.built_in import PLACES, built_in_names, is_own
 from asyncgrpo.config.reading.merge import Merged, origin_of, value_at
 
 HUB_OR_PATH: tuple[Key, ...] = (
@@ -52,6 +53,8 @@ class Resolver:
         self._each(("server", "python"), self._interpreter)
         for key in _import_paths(self.merged.tree):
             self._each(key, self._import_path)
+        for key in PLACES:
+            self._each(key, self._built_in_or_own)
 
     def _each(self, key: Key, resolve: Callable[[Key, str], str]) -> None:
         try:
@@ -81,6 +84,17 @@ class Resolver:
             return text  # found on PATH
         found = self._find(key, text)
         return self._missing(key, text) if found is None else str(found)
+
+    def _built_in_or_own(self, key: Key, text: str) -> str:
+        if is_own(text) or text.endswith(".py"):
+            return self._import_path(key, text)
+        names = built_in_names(key)
+        if text not in names:
+            meant = nearest(text, names)
+            hint = f"; did you mean `{meant}`?" if meant else ""
+            expected = f"{', '.join(names)}, package.module:name or ./file.py:name"
+            self.merged.refuse(key, f"got '{text}', expected {expected}{hint}")
+        return text
 
     def _import_path(self, key: Key, text: str) -> str:
         place, colon, name = text.rpartition(":")

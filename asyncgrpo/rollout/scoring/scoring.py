@@ -26,9 +26,9 @@ from jaxtyping import Float64
 from asyncgrpo import rewards
 from asyncgrpo.config import RewardSource
 from asyncgrpo.errors import ConfigError, HookError, describe_error
+from asyncgrpo.process.imports import load_object
 from asyncgrpo.rewards.needs import needed
 from asyncgrpo.rollout.group import RolloutGroup
-from asyncgrpo.rollout.hooks.imports import load_object
 from asyncgrpo.rollout.hooks.threads import in_daemon_thread, is_async, on_hook_loop
 
 NAN = float("nan")

@@ -24,7 +24,7 @@ import numpy as np
 
 from asyncgrpo.errors import ConfigError, DataError, HookError, ServerError, describe_error
 from asyncgrpo.metrics.values import Recorder
-from asyncgrpo.rollout.hooks.imports import load_object
+from asyncgrpo.process.imports import load_object
 from asyncgrpo.rollout.hooks.threads import call_hook
 from asyncgrpo.rollout.tools.environment_kind import COLUMN, GET_REWARD, RESET, EnvironmentKind
 from asyncgrpo.rollout.tools.tools import ToolFunction
