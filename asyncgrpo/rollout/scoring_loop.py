@@ -112,6 +112,8 @@ class ScoringLoop:
         hook = f"{type(self._loop).__name__}.compute_advantages"
         try:
             advantages_G = np.asarray(self._loop.compute_advantages(group), np.float64)
+        except HookError:  # of rollout.advantage
+            raise
         except Exception as error:
             raise HookError(f"{hook} raised {describe_error(error)}") from error
         if advantages_G.shape != (len(group.rollouts),):

@@ -16,6 +16,7 @@ from asyncgrpo.config.problems import Key
 
 PLACES: Final[Mapping[Key, str]] = {
     ("loss", "correction"): "asyncgrpo.training.loss.built_in_corrections",
+    ("rollout", "advantage"): "asyncgrpo.rollout.scoring.built_in_advantages",
 }
 
 

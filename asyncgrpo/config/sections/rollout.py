@@ -91,6 +91,11 @@ class RolloutConfig(Section):
     """Longest time in seconds to construct an environment, reset it or get its reward."""
     rewards: RewardSources = ()
     """Reward functions: import paths, or {path, name, weight, timeout_s, kwargs}."""
+    advantage: str = "group_std"
+    """The advantage of a rollout by the rewards of its group, built in or an import path. All take
+    the group's mean off; group_std divides by its std, batch_std by that of the latest groups,
+    max_rl by the mean, none_std by nothing; rloo takes off the mean of the others. Formulas, and a
+    function of your own: docs/loss.md. A loop's `compute_advantages` replaces it."""
     max_concurrent_rollouts: PositiveInt = 512
     """Most rollouts at once in all workers, even if the server could take more."""
     max_staleness: NonNegativeInt = 4

@@ -1,6 +1,7 @@
 """The import paths of a recipe: is there such a module, found without running any.
 
-    rollout.rewards, tools, environments, loop  -->  a line for each that leads nowhere
+    rollout.rewards, tools, environments, loop, advantage
+    loss.correction                                   -->  a line for each that leads nowhere
 
 `./file.py:name` was checked when the recipe was read.
 """
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from asyncgrpo import rewards
 from asyncgrpo.config import Config
+from asyncgrpo.launch.checks import own_functions
 from asyncgrpo.launch.checks.source_files import not_in_module
 
 
@@ -21,6 +23,7 @@ def problems(config: Config) -> Iterator[str]:
     named |= environment_paths(config)
     if config.rollout.loop is not None:
         named["rollout.loop"] = config.rollout.loop
+    named |= own_functions.own_paths(config)
     for key, path in named.items():
         module, _, name = path.rpartition(":")
         if module == rewards.__name__:

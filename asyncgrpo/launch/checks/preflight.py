@@ -1,6 +1,7 @@
 """The checks before anything is started: all problems at once, a line each.
 
     import_paths, tool_source, loop_source    the user's code, by its source   ─┐
+    own_functions                             the user's formulas, likewise    ─┤
     model_folder, and what the model cannot   the model                        ─┤ check_inputs
     prompts_file, reward_columns              the prompts                      ─┘
     this_machine                              vLLM, ports, devices, disk, keys ─── check
@@ -17,6 +18,7 @@ from asyncgrpo.launch.checks import (
     import_paths,
     loop_source,
     model_folder,
+    own_functions,
     prompts_file,
     reward_columns,
     this_machine,
@@ -45,6 +47,7 @@ def _input_problems(config: Config) -> Iterator[str]:
     yield from tool_source.problems(config.rollout.tools, import_paths.environment_paths(config))
     if config.rollout.loop is not None and (found := loop_source.problem(config.rollout.loop)):
         yield found
+    yield from own_functions.problems(config)
     yield from model_folder.problems(config)
     yield from _softcap_problems(config)
     yield from _vocabulary_problems(config)

@@ -59,6 +59,7 @@ LEAVES = {
         "environments": None,
         "environment_timeout_s": 300.0,
         "rewards": (),
+        "advantage": "group_std",
         "max_concurrent_rollouts": 512,
         "max_staleness": 4,
         "loop": None,
