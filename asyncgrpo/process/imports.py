@@ -37,7 +37,7 @@ def load_object(path: str, *, key: str) -> Any:
 
 
 def own_failure(error: Exception, path: str) -> str:
-    """What the code at an import path raised, and its last line in the file of that code.
+    """The words for an error of a user's function, with its line in their file.
 
     raised ZeroDivisionError: division by zero (line 7)
     """

@@ -11,8 +11,9 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-import asyncgrpo
 from asyncgrpo.config.problems import Key
+
+PACKAGE = Path(__file__).parents[2]  # asyncgrpo, which is not imported here
 
 PLACES: Final[Mapping[Key, str]] = {
     ("loss", "correction"): "asyncgrpo.training.loss.built_in_corrections",
@@ -24,14 +25,14 @@ PLACES: Final[Mapping[Key, str]] = {
 def built_in_names(key: Key) -> tuple[str, ...]:
     """The words that `key` takes, in the order in which their functions are written."""
     _, *parts = PLACES[key].split(".")
-    file = Path(asyncgrpo.__file__).parent.joinpath(*parts).with_suffix(".py")
+    file = PACKAGE.joinpath(*parts).with_suffix(".py")
     found = ast.parse(file.read_text(encoding="utf-8")).body
     functions = [node.name for node in found if isinstance(node, ast.FunctionDef)]
     return tuple(name for name in functions if not name.startswith("_"))
 
 
 def full_path(key: Key, value: str) -> str:
-    """The import path of a word, or the import path that the recipe has in its place."""
+    """The import path of a word; an import path as it is."""
     return value if is_own(value) else f"{PLACES[key]}:{value}"
 
 

@@ -67,7 +67,7 @@ class Ratios:
         return cls(log_ratio_T, log_rho_T - log_ratio_T, length_T, row.term_advantage_T)
 
     def had(self, log_ratio: Tensor) -> "Ratios":
-        """Those of other tokens in their places: [T], or [T, K] for K tokens in each."""
+        """Those of other tokens in their places: one for each, or K."""
 
         def held(value_T: Tensor) -> Tensor:
             return value_T if log_ratio.dim() == 1 else value_T[:, None].expand_as(log_ratio)
@@ -152,7 +152,7 @@ class Correction:
         return isinstance(self.function, Gate)
 
     def weight(self, ratios: Ratios, limits: RatioLimits) -> Tensor:
-        """The weight of each token, of the shape of its log ratio; 0 where it is left out.
+        """The weight of each token; 0 where it is left out.
 
         Raises:
             HookError: the function raised, or returned what is no such tensor.

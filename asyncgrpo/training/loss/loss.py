@@ -129,7 +129,7 @@ def policy_loss(
 
 
 def _unsound(loss_T: Tensor, scores: TermScores, ratios: Ratios) -> Tensor:
-    """1 for each term whose loss is not finite although its scores are: the weights are not."""
+    """1 for each term whose scores are finite and whose loss is not."""
     sound_T = scores.logprob_T.isfinite() & ratios.log_ratio.isfinite() & ratios.log_rest.isfinite()
     return (sound_T & ~loss_T.isfinite()).to(torch.float64)
 

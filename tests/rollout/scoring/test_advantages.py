@@ -1,5 +1,8 @@
 """Properties of totals and of the rules, and the numbers of one group worked by hand."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import assume, given
@@ -153,3 +156,12 @@ def test_what_is_no_rule_is_told_when_it_is_loaded(tmp_path, source: str, told: 
     file.write_text(source)
     with pytest.raises(HookError, match=f"rollout.advantage: .*{told}"):
         AdvantageRule(f"{file}:mine")
+
+
+def test_the_example_of_the_docs_is_a_rule(tmp_path):
+    docs = (Path(__file__).parents[3] / "docs" / "loss.md").read_text()
+    codes = re.findall(r"```python\n(.*?)```", docs, re.DOTALL)
+    (code,) = [code for code in codes if "my_advantage" in code]
+    (tmp_path / "my_advantage.py").write_text(code)
+    rule = AdvantageRule(f"{tmp_path}/my_advantage.py:advantage")
+    np.testing.assert_allclose(rule.of(np.array([0, 900.0, NAN, 1, 1])), [-0.75, 0.75, 0, 0, 0])
