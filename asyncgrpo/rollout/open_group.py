@@ -75,6 +75,11 @@ class FinishedGroup:
         """Raw sample tokens of its rollouts."""
         return sum(finished.drafts.num_tokens for finished in self.rollouts)
 
+    @property
+    def has_trained_token(self) -> bool:
+        """True if any of its rollouts has a token to train."""
+        return any(finished.drafts.drafts for finished in self.rollouts)
+
     def to_score(self) -> RolloutGroup:
         """The group as rewards and hooks see it."""
         opened = self.opened
