@@ -19,6 +19,14 @@ from asyncgrpo.config.problems import Key, Origin, Problem, dotted, nearest, sho
 from asyncgrpo.config.reading.merge import Merged, Tree, keys_of, origin_of, value_at
 from asyncgrpo.config.sections.tree import Config
 
+# Keys of other trainers, and why they are none here.
+NOT_TAKEN = {
+    # docs/decisions/0056
+    "repetition_penalty": (
+        "the policy that is trained would not be the one that is saved; leave it out, and reward "
+        "what repeats itself less"
+    ),
+}
 _PLACEHOLDER = "-"  # stands in for a required text that is missing or wrong
 
 
@@ -102,6 +110,8 @@ def _message(kind: str, key: Key, tree: Tree) -> str:
 
 def _unknown_key(key: Key) -> str:
     *parents, name = key
+    if name in NOT_TAKEN:
+        return f"not a key: {NOT_TAKEN[str(name)]}"
     if "." in str(name):
         return "unknown key; write one key per level, or `key=value` on the command line"
     beside = _beside(tuple(parents))

@@ -71,8 +71,6 @@ class RolloutConfig(Section):
     """Sample from the k likeliest tokens; 0 = all."""
     min_p: Fraction | None = None
     """Least probability relative to the likeliest token; needs `top_k`; null = off."""
-    repetition_penalty: PositiveFloat = 1.0
-    """Penalty on tokens seen before; 1.0 = off."""
     stop: Strings = ()
     """Strings that end a turn, beside the model's own end tokens."""
     chat_template_kwargs: Kwargs = Field(default_factory=dict)

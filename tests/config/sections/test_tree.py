@@ -49,7 +49,6 @@ LEAVES = {
         "top_p": 1.0,
         "top_k": 0,
         "min_p": None,
-        "repetition_penalty": 1.0,
         "stop": (),
         "chat_template_kwargs": {},
         "chat_template": None,
