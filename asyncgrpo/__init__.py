@@ -8,6 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from asyncgrpo.records import Sample
     from asyncgrpo.rollout.group import Rollout, RolloutGroup, TurnRecord
     from asyncgrpo.rollout.loop import AsyncRolloutLoop
     from asyncgrpo.training.loss.correction import RatioLimits, Ratios, gate
@@ -18,6 +19,7 @@ __all__ = [
     "Ratios",
     "Rollout",
     "RolloutGroup",
+    "Sample",
     "TurnRecord",
     "gate",
 ]
@@ -28,6 +30,7 @@ _MODULES = {
     "Ratios": "asyncgrpo.training.loss.correction",
     "Rollout": "asyncgrpo.rollout.group",
     "RolloutGroup": "asyncgrpo.rollout.group",
+    "Sample": "asyncgrpo.records",
     "TurnRecord": "asyncgrpo.rollout.group",
     "gate": "asyncgrpo.training.loss.correction",
 }

@@ -94,6 +94,7 @@ class FinishedGroup:
             row_index=opened.prompt.row_index,
             env_rewards=[finished.env_reward for finished in self.rollouts],
             queued_at=self.queued_at,
+            completions_sequences=[[*finished.drafts.drafts] for finished in self.rollouts],
         )
 
     def ready(self, advantages_G: Float64[np.ndarray, "G"], *, offered_at: float) -> GroupReady:

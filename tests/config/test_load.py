@@ -100,8 +100,8 @@ BROKEN = {
     "something a later version brings": (
         VALID.replace("org/model\n", "org/model\n  torch_compile: true\n"),
         (
-            "recipe.yaml:3  model.torch_compile: not yet available: model.torch_compile = true; use "
-            "false"
+            "recipe.yaml:3  model.torch_compile: not yet available: model.torch_compile = true; "
+            "use false"
         ),
     ),
     "a key of other trainers that this one does not take": (
