@@ -18,6 +18,7 @@ from asyncgrpo.config.reading.built_in import PLACES, built_in_names
 from asyncgrpo.config.rules.not_yet import NOT_YET
 from asyncgrpo.config.sections.base import Section
 from asyncgrpo.config.sections.data import DataSource
+from asyncgrpo.config.sections.environments import EnvironmentSource
 from asyncgrpo.config.sections.rollout import RewardSource
 from asyncgrpo.config.sections.tree import Config
 
@@ -54,6 +55,13 @@ Secrets are never values of a key: the keys that end in `_env` name environment 
 """
 
 
+# Sections that an import path can stand for, and where they are.
+NAMED_BY_PATH: dict[type[Section], str] = {
+    EnvironmentSource: "rollout.environments",
+    RewardSource: "rollout.rewards[]",
+}
+
+
 def reference() -> str:
     """The whole page."""
     return "\n".join([INTRODUCTION, *_sections(), *_not_yet()]) + "\n"
@@ -74,11 +82,17 @@ def _table(name: str, section: type[Section], about: str) -> Iterator[str]:
         yield f"| `{leaf}` | {takes} | {_default(f'{name}.{leaf}', info)} | {_about(info)} |"
     yield ""
     for leaf, info in section.model_fields.items():
-        for inner in sections_at(annotation_of(info)):
+        for inner in _tables_at(annotation_of(info)):
             if inner is not DataSource:
                 yield from _table(f"{name}.{leaf}", inner, inner.__doc__ or "")
     if name == "rollout":
-        yield from _table("rollout.rewards[]", RewardSource, RewardSource.__doc__ or "")
+        for source, key in NAMED_BY_PATH.items():
+            yield from _table(key, source, source.__doc__ or "")
+
+
+def _tables_at(annotation: Any) -> Iterator[type[Section]]:
+    """The sections an annotation allows, but for those that a path can stand for."""
+    return (inner for inner in sections_at(annotation) if inner not in NAMED_BY_PATH)
 
 
 def _one_of_ours(key: Key) -> str | None:
@@ -89,12 +103,12 @@ def _one_of_ours(key: Key) -> str | None:
 
 def _takes(info: FieldInfo) -> str:
     annotation = annotation_of(info)
-    for inner in sections_at(annotation):
+    for inner in _tables_at(annotation):
         same = "as `data`" if inner is DataSource else "a mapping, below"
         return f"{same}, or null"
-    words = describe(annotation).replace(
-        describe(RewardSource), "an import path or a mapping, below"
-    )
+    words = describe(annotation)
+    for source in NAMED_BY_PATH:
+        words = words.replace(describe(source), "an import path or a mapping, below")
     return words.replace("|", "\\|")
 
 

@@ -79,7 +79,7 @@ def _failures(error: ValidationError, tree: Tree) -> dict[Key, str]:
 def _key_in(tree: object, loc: Key) -> Key:
     """The part of pydantic's location that the tree has.
 
-    The rest names alternatives of a union.
+    The others name alternatives of a union.
     """
     key: Key = ()
     for part in loc:
@@ -88,7 +88,7 @@ def _key_in(tree: object, loc: Key) -> Key:
         elif isinstance(tree, list) and isinstance(part, int):
             tree = cast("list[object]", tree)[part]
         else:
-            break
+            continue
         key = (*key, part)
     return key
 

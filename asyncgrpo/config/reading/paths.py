@@ -150,10 +150,7 @@ def _import_paths(tree: Mapping[str, Any]) -> Iterator[Key]:
         return
     for _, name in IMPORTS:
         value = cast("Mapping[str, Any]", rollout).get(str(name))
-        if isinstance(value, str):
-            yield ("rollout", name)
-        elif isinstance(value, Mapping):
-            yield from (("rollout", name, k) for k in cast("Mapping[str, object]", value))
+        yield from _texts(("rollout", name), value)
     for _, name in IMPORT_LISTS:
         value = cast("Mapping[str, Any]", rollout).get(str(name))
         if isinstance(value, str):
@@ -162,6 +159,16 @@ def _import_paths(tree: Mapping[str, Any]) -> Iterator[Key]:
             for index, entry in enumerate(cast("list[object]", value)):
                 is_record = isinstance(entry, Mapping)
                 yield ("rollout", name, index, "path") if is_record else ("rollout", name, index)
+
+
+def _texts(key: Key, value: object) -> Iterator[Key]:
+    """The keys of import paths: a text, the `path` of a record, or either of them by name."""
+    if isinstance(value, str):
+        yield key
+    elif isinstance(value, Mapping):
+        for name, below in cast("Mapping[str, object]", value).items():
+            if name != "kwargs":
+                yield from _texts((*key, name), below)
 
 
 def not_defined(file: Path, name: str) -> str | None:

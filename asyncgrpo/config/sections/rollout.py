@@ -1,6 +1,5 @@
 """`rollout`: from a prompt to scored samples, in the worker."""
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import BeforeValidator, Field, Strict, model_validator
@@ -17,6 +16,7 @@ from asyncgrpo.config.sections.base import (
     Strings,
     as_list,
 )
+from asyncgrpo.config.sections.environments import EnvironmentSources
 
 
 class RewardSource(Section):
@@ -83,8 +83,9 @@ class RolloutConfig(Section):
     """Tool functions by import path."""
     tool_timeout_s: PositiveFloat = 60.0
     """Longest time in seconds of one tool call; a longer one fails the rollout."""
-    environments: str | Mapping[str, str] | None = None
-    """An environment class by import path, or name -> path, chosen by the column `environment`."""
+    environments: EnvironmentSources = None
+    """An environment class, or a function that makes an instance: an import path, {path, kwargs},
+    or name -> one of these, chosen by the column `environment`."""
     environment_timeout_s: PositiveFloat = 300.0
     """Longest time in seconds to construct an environment, reset it or get its reward."""
     rewards: RewardSources = ()

@@ -9,10 +9,11 @@
 Paths of models, data and `./file.py:name` were checked when the recipe was read.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from asyncgrpo.config import Config
 from asyncgrpo.config.facts import attention_softcap, vocabulary_size
+from asyncgrpo.config.sections.environments import sources_by_key
 from asyncgrpo.errors import ConfigError
 from asyncgrpo.launch.checks import (
     import_paths,
@@ -44,7 +45,9 @@ def _raise(problems: list[str]) -> None:
 
 def _input_problems(config: Config) -> Iterator[str]:
     yield from import_paths.problems(config)
-    yield from tool_source.problems(config.rollout.tools, import_paths.environment_paths(config))
+    yield from tool_source.problems(
+        config.rollout.tools, sources_by_key(config.rollout.environments)
+    )
     if config.rollout.loop is not None and (found := loop_source.problem(config.rollout.loop)):
         yield found
     yield from own_functions.problems(config)
@@ -86,9 +89,7 @@ def _vocabulary_problems(config: Config) -> Iterator[str]:
 
 
 def _environment_column_problems(config: Config, columns: tuple[str, ...]) -> Iterator[str]:
-    by_column = config.rollout.environments is not None and not isinstance(
-        config.rollout.environments, str
-    )
+    by_column = isinstance(config.rollout.environments, Mapping)
     if by_column and COLUMN not in columns:
         yield (
             f"rollout.environments: several are chosen by the column `{COLUMN}`, and "
