@@ -159,5 +159,7 @@ def _leave_out(tree: Tree, key: Key) -> None:
         parent[name] = {"name_or_path": _PLACEHOLDER}
     elif (*parents, name) == ("model", "name_or_path"):
         parent[name] = _PLACEHOLDER
-    else:
-        parent.pop(name, None)
+    elif name in parent:
+        parent.pop(name)
+    elif parents:  # a required key that is missing takes with it what it is missing in
+        _leave_out(tree, tuple(parents))
