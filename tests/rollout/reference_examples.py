@@ -6,12 +6,13 @@ Named by import path in `test_reference_examples`.
 import asyncio
 import random
 import re
+from typing import Any
 
 import numpy as np
 
 from asyncgrpo import AsyncRolloutLoop
 
-SEEN: list[object] = []
+SEEN: list[Any] = []
 
 
 class StopsAtSolved(AsyncRolloutLoop):

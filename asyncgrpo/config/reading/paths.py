@@ -162,7 +162,7 @@ def _import_paths(tree: Mapping[str, Any]) -> Iterator[Key]:
 
 
 def _texts(key: Key, value: object) -> Iterator[Key]:
-    """The keys of import paths: a text, the `path` of a record, or either of them by name."""
+    """The keys of import paths: of a text, a record, or several by name."""
     if isinstance(value, str):
         yield key
     elif isinstance(value, Mapping):

@@ -29,7 +29,7 @@ def _as_record(entry: object) -> object:
 
 
 def _form(given: object) -> str:
-    """The tag of the form that is meant; a mapping with a text `path` is one environment."""
+    """The tag of the form; a mapping with a text `path` is one environment."""
     if isinstance(given, Mapping):
         fields = cast("Mapping[str, Any]", given)
         is_one = isinstance(fields.get("path"), str) and fields.keys() <= {"path", "kwargs"}

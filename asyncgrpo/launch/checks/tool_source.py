@@ -84,7 +84,7 @@ def _making_problem(found: Definition, kwargs: Mapping[str, Any]) -> str | None:
 
 
 def _maker(found: Definition) -> tuple[Function | None, int]:
-    """What makes instances, and how many of its parameters are bound; None where it is hidden."""
+    """The function that makes instances, if it shows; how many parameters are bound."""
     if not isinstance(found, ast.ClassDef):
         return found, 0
     made = [node for node in found.body if isinstance(node, Function) and node.name == "__init__"]

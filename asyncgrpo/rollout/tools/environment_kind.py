@@ -114,7 +114,7 @@ class EnvironmentKind:
 
 
 def called(make: object) -> str:
-    """The name of what makes instances; a partial or an object has that of its class."""
+    """The name of a class or function; an object has that of its class."""
     name = getattr(make, "__name__", None)
     return name if isinstance(name, str) else type(make).__name__
 

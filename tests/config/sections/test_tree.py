@@ -207,7 +207,7 @@ def every_section(model: type[Section] = Config) -> Iterator[type[Section]]:
 
 def test_every_leaf_is_documented():
     models = {*every_section(), RewardSource}
-    assert len(models) == len(LEAVES) + 4  # Config, PeftConfig, DataSource, RewardSource
+    assert len(models) == len(LEAVES) + 5  # Config, PeftConfig, DataSource, and two sources
     bare = [
         f"{model.__name__}.{leaf}"
         for model in models
