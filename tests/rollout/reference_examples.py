@@ -25,6 +25,7 @@ class StopsAtSolved(AsyncRolloutLoop):
         return self.solved.get(row_index, 0.0) < self.config.solved_enough
 
     def compute_advantages(self, group):
+        assert group.rewards is not None  # for the type checker
         judged = group.rewards[~np.isnan(group.rewards)]
         if len(judged):
             self.solved[group.row_index] = float(np.mean(judged > 0))
@@ -125,6 +126,7 @@ class Coder:
         Returns:
             What it printed.
         """
+        return f"ran {code}"
 
 
 class Player:
@@ -143,6 +145,7 @@ class Player:
         Returns:
             What is seen then.
         """
+        return f"went {action}"
 
 
 def make_adder(**options):
