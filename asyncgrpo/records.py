@@ -32,7 +32,6 @@ class SamplingParams(msgspec.Struct, frozen=True):
     top_p: float = 1.0
     top_k: int = 0  # 0 = all tokens
     min_p: float = 0.0
-    repetition_penalty: float = 1.0
     stop: tuple[str, ...] = ()
     num_logprobs: int = 0  # K; 0 = the sampled token's only
 

@@ -22,6 +22,7 @@ class DropReason(StrEnum):
     FILTERED = "filtered"
     NO_SIGNAL = "no_signal"
     UNSCORED = "unscored"
+    ALL_MASKED = "all_masked"  # its rewards differ, and its hooks masked every token
     STALE = "stale"
     OVERSIZE = "oversize"
     TOO_LONG = "too_long"

@@ -13,10 +13,12 @@ from pydantic_core import PydanticUndefined
 
 from asyncgrpo.config.derive import keys_derived
 from asyncgrpo.config.describe import annotation_of, describe, sections_at
-from asyncgrpo.config.problems import dotted
+from asyncgrpo.config.problems import Key, dotted
+from asyncgrpo.config.reading.built_in import PLACES, built_in_names
 from asyncgrpo.config.rules.not_yet import NOT_YET
 from asyncgrpo.config.sections.base import Section
 from asyncgrpo.config.sections.data import DataSource
+from asyncgrpo.config.sections.environments import EnvironmentSource
 from asyncgrpo.config.sections.rollout import RewardSource
 from asyncgrpo.config.sections.tree import Config
 
@@ -53,6 +55,13 @@ Secrets are never values of a key: the keys that end in `_env` name environment 
 """
 
 
+# Sections that an import path can stand for, and where they are.
+NAMED_BY_PATH: dict[type[Section], str] = {
+    EnvironmentSource: "rollout.environments",
+    RewardSource: "rollout.rewards[]",
+}
+
+
 def reference() -> str:
     """The whole page."""
     return "\n".join([INTRODUCTION, *_sections(), *_not_yet()]) + "\n"
@@ -69,24 +78,37 @@ def _table(name: str, section: type[Section], about: str) -> Iterator[str]:
     yield "| key | takes | default | |"
     yield "|---|---|---|---|"
     for leaf, info in section.model_fields.items():
-        yield f"| `{leaf}` | {_takes(info)} | {_default(f'{name}.{leaf}', info)} | {_about(info)} |"
+        takes = _one_of_ours((name, leaf)) or _takes(info)
+        yield f"| `{leaf}` | {takes} | {_default(f'{name}.{leaf}', info)} | {_about(info)} |"
     yield ""
     for leaf, info in section.model_fields.items():
-        for inner in sections_at(annotation_of(info)):
+        for inner in _tables_at(annotation_of(info)):
             if inner is not DataSource:
                 yield from _table(f"{name}.{leaf}", inner, inner.__doc__ or "")
     if name == "rollout":
-        yield from _table("rollout.rewards[]", RewardSource, RewardSource.__doc__ or "")
+        for source, key in NAMED_BY_PATH.items():
+            yield from _table(key, source, source.__doc__ or "")
+
+
+def _tables_at(annotation: Any) -> Iterator[type[Section]]:
+    """The sections an annotation allows, but for those that a path can stand for."""
+    return (inner for inner in sections_at(annotation) if inner not in NAMED_BY_PATH)
+
+
+def _one_of_ours(key: Key) -> str | None:
+    if key not in PLACES:
+        return None
+    return f"one of {', '.join(built_in_names(key))}, or an import path"
 
 
 def _takes(info: FieldInfo) -> str:
     annotation = annotation_of(info)
-    for inner in sections_at(annotation):
+    for inner in _tables_at(annotation):
         same = "as `data`" if inner is DataSource else "a mapping, below"
         return f"{same}, or null"
-    words = describe(annotation).replace(
-        describe(RewardSource), "an import path or a mapping, below"
-    )
+    words = describe(annotation)
+    for source in NAMED_BY_PATH:
+        words = words.replace(describe(source), "an import path or a mapping, below")
     return words.replace("|", "\\|")
 
 

@@ -16,6 +16,9 @@ from asyncgrpo.metrics.metric import Metric
 CATALOG: tuple[Metric, ...] = (*LEARNING_METRICS, *TOOL_METRICS, *PIPELINE_METRICS)
 
 
+ALWAYS_COUNTED = tuple(metric.pattern for metric in CATALOG if metric.always)
+
+
 def describe(name: str) -> Metric | None:
     """The row that declares `name`; None for a metric of a user's own."""
     for matches, metric in _compiled():

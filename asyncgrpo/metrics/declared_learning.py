@@ -58,7 +58,7 @@ REWARDS = (
     Metric(
         "reward_group_std",
         "How far apart are the total rewards of a trained group?",
-        "It shrinks towards 0: advantages divide by it.",
+        "It shrinks towards 0: rollout.advantage group_std divides by it.",
         "reward",
     ),
     Metric("reward_kept", "What is the mean reward of the groups trained?", unit="reward"),
@@ -138,6 +138,7 @@ LEARNING = (
         "How many steps changed nothing, because loss or gradient was not finite?",
         "Above 0: the learning rate is too high, or the precision too low.",
         "steps",
+        always=True,
     ),
     Metric("learning_rate", "Which learning rate was used?"),
     Metric(

@@ -58,6 +58,7 @@ ROLLOUT = (
         "How many requests to the server were tried again?",
         "Above 0: the server fails or is overloaded; its log says why.",
         "requests",
+        always=True,
     ),
     Metric(
         "rollout/vllm_kv_cache_usage_frac",
@@ -108,12 +109,14 @@ SAMPLES = (
         "How many samples were too stale to train?",
         "Above 0: what was generated for them is wasted.",
         "samples",
+        always=True,
     ),
     Metric(
         "sample/dropped_error_count",
         "How many samples had logprobs, lengths or tokens that cannot be trained?",
         "Above 0: the server or the loop answers wrongly; the trainer's log says what.",
         "samples",
+        always=True,
     ),
 )
 
@@ -158,6 +161,7 @@ BATCH = (
         "How many samples did not fit trainer.token_budget?",
         "Above 0: the longest answers never train.",
         "samples",
+        always=True,
     ),
 )
 
@@ -222,6 +226,7 @@ SYNC = (
         "How many versions were overtaken before they were published?",
         "Above 0: syncs take longer than sync.weight_sync_steps steps.",
         "versions",
+        always=True,
     ),
 )
 
@@ -229,7 +234,8 @@ LEDGER = (
     Metric(
         "ledger/{state}_count",
         "How many prompts reached this state in the window: queued, trained or dropped?",
-        "dropped_too_long above 0: prompts left out by data.long_prompts, of those dropped.",
+        "dropped_too_long above 0: prompts left out by data.long_prompts, of those dropped; "
+        "dropped_all_masked: groups whose every token a loop masked.",
         "prompts",
     ),
 )

@@ -26,6 +26,7 @@ class Metric:
     answers: str
     worry: str = ""  # when to look closer; empty where no value is bad in itself
     unit: str = ""  # empty = as the suffix says
+    always: bool = False  # of a count: 0, not absent, in a window in which nothing happened
 
     @property
     def reduction(self) -> Reduction:

@@ -10,12 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType, TracebackType
 
-import asyncgrpo
 from asyncgrpo.errors import HookError, describe_error
 
 
 def locate_error(error: BaseException) -> str | None:
-    """The last line of the user's own code that an exception passed; None where there is none.
+    """The last line of the user's own code that an exception passed; None without one.
 
     Such as `reward.py:45 in judged`. Neither this package nor an installed library counts.
     """
@@ -69,6 +68,6 @@ def _shown_path(file: str) -> str:
 
 
 _FOREIGN = (
-    Path(asyncgrpo.__file__).parent,
+    Path(__file__).parents[1],
     *(Path(sysconfig.get_paths()[name]) for name in ("stdlib", "platstdlib")),
 )

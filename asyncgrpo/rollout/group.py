@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float32, Float64, Int32
 
-from asyncgrpo.records import FinishReason, Turn, VersionSpan
+from asyncgrpo.records import FinishReason, Sample, Turn, VersionSpan
 
 Message = dict[str, Any]
 Messages = list[Message]
@@ -101,6 +101,8 @@ class RolloutGroup:
     row_index: int  # of the dataset
     env_rewards: list[tuple[type, float] | None]
     queued_at: float = 0.0  # time.monotonic() when it was queued for scoring
+    # What each rollout will train: one sample, or several where it forked; for reading.
+    completions_sequences: list[list[Sample]] = field(default_factory=list[list[Sample]])
     rewards: Float64[np.ndarray, "G"] | None = None  # totals; NaN where no source scored
 
     @property

@@ -15,6 +15,7 @@ from asyncgrpo.rollout.data.prompts import PromptSource
 from asyncgrpo.rollout.loop import AsyncRolloutLoop, loop_class
 from asyncgrpo.rollout.sampling.sampler import Sampler
 from asyncgrpo.rollout.sampling.stop_tokens import stop_tokens
+from asyncgrpo.rollout.scoring.advantages import AdvantageRule
 from asyncgrpo.rollout.scoring.scoring import load_rewards
 from asyncgrpo.rollout.tools.environments import load_environments
 from asyncgrpo.rollout.tools.tools import load_tools, schema_of
@@ -34,6 +35,7 @@ class Inputs:
             tokenizer, config.rollout, max_model_len=known(config.server.max_model_len)
         )
         self.loop_class = loop_class(config.rollout.loop)
+        AdvantageRule(config.rollout.advantage)  # a mistake shows here; the loop has its own
         self.rewards = load_rewards(config.rollout.rewards, prompts.column_names)
         self.tools = load_tools(config.rollout.tools)
         self.environments = load_environments(

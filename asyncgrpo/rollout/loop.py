@@ -17,15 +17,15 @@ from jaxtyping import Float64
 
 from asyncgrpo.config import Config
 from asyncgrpo.errors import ConfigError, HookError
+from asyncgrpo.process.imports import load_object
 from asyncgrpo.rollout.chat.chat import Chat, Tokenizer
 from asyncgrpo.rollout.chat.context_room import ContextFullError
 from asyncgrpo.rollout.chat.tool_schema import ToolSchema
 from asyncgrpo.rollout.group import Messages, Rollout, RolloutGroup, TokenIds, TurnRecord
-from asyncgrpo.rollout.hooks.imports import load_object
 from asyncgrpo.rollout.hooks.threads import in_daemon_thread
 from asyncgrpo.rollout.sampling.context import current_rollout
 from asyncgrpo.rollout.sampling.sampler import Sampler
-from asyncgrpo.rollout.scoring.advantages import group_advantages
+from asyncgrpo.rollout.scoring.advantages import AdvantageRule
 from asyncgrpo.rollout.tools.conversation import Conversation
 from asyncgrpo.rollout.tools.tools import Toolbox, ToolUse
 
@@ -65,6 +65,7 @@ class AsyncRolloutLoop:
         self.tokenizer: Any = tokenizer
         self._chat = chat
         self._sampler = sampler
+        self._advantage_rule = AdvantageRule(config.rollout.advantage)
         self._max_calling_turns = config.rollout.max_tool_calling_iterations
         self._tool_timeout_s = config.rollout.tool_timeout_s
 
@@ -107,7 +108,7 @@ class AsyncRolloutLoop:
     def compute_advantages(self, group: RolloutGroup) -> Float64[np.ndarray, "G"]:
         """The advantage of each rollout in its group, from the totals in `group.rewards`."""
         assert group.rewards is not None, "advantages come after the rewards"
-        return group_advantages(group.rewards)
+        return self._advantage_rule.of(group.rewards)
 
     @property
     def policy_name(self) -> str:

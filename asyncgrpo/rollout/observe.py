@@ -16,6 +16,7 @@ from asyncgrpo.rollout.group import Rollout, RolloutGroup
 from asyncgrpo.rollout.open_group import FinishedGroup
 from asyncgrpo.rollout.sampling.context import RolloutContext
 from asyncgrpo.rollout.sampling.samples import Drafts
+from asyncgrpo.rollout.scoring.advantages import has_signal
 from asyncgrpo.rollout.scoring.scoring import GroupRewards
 from asyncgrpo.rollout.tools.tools import CallOutcome, ToolUse
 from asyncgrpo.server.load import ServerLoad
@@ -88,6 +89,9 @@ def observe_tool_rates(recorder: Recorder, rollout: Rollout, context: RolloutCon
     recorder.record("tools/context_full_frac", float(context.tool_use.context_is_full))
     for name in ("tools/unknown_name_count", "tools/malformed_count"):
         recorder.record(name, 0)  # none is an observation too
+    for tool in context.tools:
+        recorder.record(f"tools/{tool.__name__}/call_count", 0)
+        recorder.record(f"tools/{tool.__name__}/failure_count", 0)
 
 
 def observe_group(
@@ -95,11 +99,11 @@ def observe_group(
     finished: FinishedGroup,
     group: RolloutGroup,
     scored: GroupRewards,
-    *,
-    kept: bool,
 ) -> None:
-    """A group was scored, and is trained (`kept`) or dropped without signal."""
+    """A group was scored, and is trained or dropped."""
     assert group.rewards is not None, "observed after scoring"
+    signal = has_signal(group.rewards)
+    kept = signal and finished.has_trained_token
     num_samples_G = np.array([len(f.drafts.drafts) for f in finished.rollouts], np.float64)
     num_samples = float(num_samples_G.sum())
     recorder.record_all("completions/duplicate_frac", duplicates(group))
@@ -110,9 +114,10 @@ def observe_group(
                 f"rewards/{name}/group_std", float(_scored(rewards_G).std()), num_samples
             )
     recorder.record_all("reward", _scored(group.rewards))
-    recorder.record("frac_reward_zero_std", float(not kept))
-    if not kept:
+    recorder.record("frac_reward_zero_std", float(not signal))
+    if not signal:
         recorder.record_all("reward_dropped", _scored(group.rewards))
+    if not kept:
         return
     recorder.record("reward_group_std", float(_scored(group.rewards).std()), num_samples)
     for reward, weight in zip(group.rewards, num_samples_G, strict=True):

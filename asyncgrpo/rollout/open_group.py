@@ -75,6 +75,11 @@ class FinishedGroup:
         """Raw sample tokens of its rollouts."""
         return sum(finished.drafts.num_tokens for finished in self.rollouts)
 
+    @property
+    def has_trained_token(self) -> bool:
+        """True if any of its rollouts has a token to train."""
+        return any(finished.drafts.drafts for finished in self.rollouts)
+
     def to_score(self) -> RolloutGroup:
         """The group as rewards and hooks see it."""
         opened = self.opened
@@ -89,6 +94,7 @@ class FinishedGroup:
             row_index=opened.prompt.row_index,
             env_rewards=[finished.env_reward for finished in self.rollouts],
             queued_at=self.queued_at,
+            completions_sequences=[[*finished.drafts.drafts] for finished in self.rollouts],
         )
 
     def ready(self, advantages_G: Float64[np.ndarray, "G"], *, offered_at: float) -> GroupReady:

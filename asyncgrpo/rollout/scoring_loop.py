@@ -1,7 +1,7 @@
 """Finished groups are scored and become samples, or are dropped.
 
-no reward failed? -> advantages -> scored rewards differ? -> GroupReady
-error                              unscored | no_signal
+no reward failed? -> advantages -> scored rewards differ? -> a token to train? -> GroupReady
+error                              unscored | no_signal      all_masked
 
 Advantages are computed for dropped groups too: a hook may learn from them.
 """
@@ -101,18 +101,21 @@ class ScoringLoop:
         scored = await score_group(self._rewards, group)
         group.rewards = total_rewards(scored.weighted)
         advantages_G = self._advantages(group)
-        kept = has_signal(group.rewards) and any(f.drafts.drafts for f in finished.rollouts)
-        observe_group(self._recorder, finished, group, scored, kept=kept)
+        observe_group(self._recorder, finished, group, scored)
         if np.isnan(group.rewards).all():
             return finished.dropped(DropReason.UNSCORED)
-        if not kept:
+        if not has_signal(group.rewards):
             return finished.dropped(DropReason.NO_SIGNAL)
+        if not finished.has_trained_token:
+            return finished.dropped(DropReason.ALL_MASKED)
         return finished.ready(advantages_G, offered_at=time.time())
 
     def _advantages(self, group: RolloutGroup) -> Float64[np.ndarray, "G"]:
         hook = f"{type(self._loop).__name__}.compute_advantages"
         try:
             advantages_G = np.asarray(self._loop.compute_advantages(group), np.float64)
+        except HookError:  # of rollout.advantage
+            raise
         except Exception as error:
             raise hook_error(f"{hook} raised", error) from error
         if advantages_G.shape != (len(group.rollouts),):

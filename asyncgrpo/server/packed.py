@@ -127,7 +127,6 @@ def _sampling_params(request: PackedRequest) -> "SamplingParams":
         top_p=request.top_p,
         top_k=request.top_k,
         min_p=request.min_p,
-        repetition_penalty=request.repetition_penalty,
         stop=list(request.stop) or None,
         logprobs=request.num_logprobs,
         flat_logprobs=True,

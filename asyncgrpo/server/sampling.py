@@ -12,7 +12,6 @@ def sampling_params(config: Config) -> SamplingParams:
         top_p=rollout.top_p,
         top_k=rollout.top_k,
         min_p=rollout.min_p or 0.0,
-        repetition_penalty=rollout.repetition_penalty,
         stop=rollout.stop,
         num_logprobs=config.loss.requested_logprobs,
     )

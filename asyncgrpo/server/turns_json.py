@@ -219,7 +219,8 @@ def _sampling_fields(request: TurnRequest) -> dict[str, Any]:
         "top_p": sampling.top_p,
         "top_k": sampling.top_k,
         "min_p": sampling.min_p,
-        "repetition_penalty": sampling.repetition_penalty,
+        # Off, also where the model's own generation_config sets one: docs/decisions/0056
+        "repetition_penalty": 1.0,
     }
     if sampling.stop:
         fields["stop"] = list(sampling.stop)

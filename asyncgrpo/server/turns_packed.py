@@ -34,7 +34,6 @@ class PackedRequest(msgspec.Struct, frozen=True, kw_only=True):
     top_p: float
     top_k: int
     min_p: float
-    repetition_penalty: float
     stop: tuple[str, ...]
     num_logprobs: int  # to report, beside the sampled token's
 
@@ -64,7 +63,6 @@ def packed_request(request: TurnRequest, source: CandidateSource = CandidateSour
             top_p=sampling.top_p,
             top_k=sampling.top_k,
             min_p=sampling.min_p,
-            repetition_penalty=sampling.repetition_penalty,
             stop=sampling.stop,
             num_logprobs=num_reported(sampling, source),
         )

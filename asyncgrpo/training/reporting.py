@@ -17,6 +17,7 @@ import numpy as np
 
 from asyncgrpo.channel.messages import DropReason
 from asyncgrpo.ledger.states import LedgerCounts
+from asyncgrpo.metrics.catalog import ALWAYS_COUNTED
 from asyncgrpo.metrics.sinks import EVENTS_FILE, EventLog, Sinks
 from asyncgrpo.metrics.step_line import step_line
 from asyncgrpo.metrics.values import Aggregates, Recorder
@@ -27,6 +28,8 @@ from asyncgrpo.training.model.flops import Utilization
 logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
+
+REASONS_SHOWN = (DropReason.TOO_LONG, DropReason.ALL_MASKED)  # that no other metric tells
 
 
 def never_raises(function: Callable[P, None]) -> Callable[P, None]:
@@ -125,7 +128,10 @@ class Reporter:
             ("queued", counts.offered - before.offered),
             ("trained", counts.trained - before.trained),
             ("dropped", counts.dropped - before.dropped),
-            (f"dropped_{DropReason.TOO_LONG}", _too_long(counts) - _too_long(before)),
+            *(
+                (f"dropped_{reason}", _dropped(counts, reason) - _dropped(before, reason))
+                for reason in REASONS_SHOWN
+            ),
         ):
             self._recorder.record(f"ledger/{state}_count", change)
 
@@ -141,6 +147,8 @@ class Reporter:
         """Reduces the observations since the last window and writes them."""
         for aggregates in observed:
             self._recorder.merge(aggregates)
+        for name in ALWAYS_COUNTED:
+            self._recorder.record(name, 0)  # none is an observation too
         values = reduce_window(self._recorder.drain())
         self._sinks.write(
             {
@@ -158,8 +166,8 @@ class Reporter:
         self._sinks.close()
 
 
-def _too_long(counts: LedgerCounts) -> int:
-    return counts.dropped_by_reason.get(DropReason.TOO_LONG, 0)
+def _dropped(counts: LedgerCounts, reason: DropReason) -> int:
+    return counts.dropped_by_reason.get(reason, 0)
 
 
 def _record_batches(recorder: Recorder, report: StepReport) -> None:

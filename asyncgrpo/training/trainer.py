@@ -22,6 +22,7 @@ import argparse
 import logging
 import signal
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -85,6 +86,8 @@ class Trainer:
         path = None if checkpoint is None else checkpoint.path
         self.config = config
         self.ranks = ranks
+        loss_settings = LossSettings.from_config(config.loss)
+        loss_settings.correction.rehearse(config.loss, loss_settings.limits, ranks.device)
         self.policy = load_policy(config, path, ranks.device)
         self.tokenizer = load_tokenizer(config.model)
         rehearse(self.policy.model, ranks.device)
@@ -94,8 +97,8 @@ class Trainer:
         self.optimizer = build_optimizer(self.policy.scorer, config.trainer)
         self._probe_ids = probe_ids(config, self.policy, len(self.tokenizer))
         self._rates = LearningRate(config.trainer)
-        self._loss_settings = LossSettings.from_config(
-            config.loss, self.policy.scorer.router_aux_loss_coef
+        self._loss_settings = replace(
+            loss_settings, router_aux_loss_coef=self.policy.scorer.router_aux_loss_coef
         )
         self._local_scale = local_loss_scale(self.policy.scorer, ranks)
         self._loss_scale = LossScale() if config.trainer.fp16 else None
@@ -155,6 +158,8 @@ class Trainer:
             loss, norm = self._apply_gradient(order.gradient_scale)
         self.step += 1
         finite = is_finite(loss, norm)
+        if not is_finite(loss):
+            self._refuse_unsound_weights()
         lowered = self._lowered_scale(loss)
         if order.publish:
             self.publish(rank_zero)
@@ -199,6 +204,11 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         self._loss.zero_()
         return loss, norm_value
+
+    def _refuse_unsound_weights(self) -> None:
+        """Raises a `HookError`, on every rank, if the correction made the loss what it is."""
+        count = torch.tensor(self._sums.num_unsound, device=self.ranks.device)
+        self._loss_settings.correction.refuse_unsound(int(sum_over_ranks(count)))
 
     def _lowered_scale(self, loss: float) -> float | None:
         """The loss scale, where it fell because scaled gradients, and they alone, overflowed."""

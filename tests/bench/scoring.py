@@ -31,7 +31,7 @@ from asyncgrpo.rollout.open_group import (
     samples_of,
 )
 from asyncgrpo.rollout.sampling.samples import draft_samples
-from asyncgrpo.rollout.scoring.advantages import group_advantages
+from asyncgrpo.rollout.scoring.advantages import AdvantageRule
 from asyncgrpo.rollout.scoring.scoring import RewardFunction
 from asyncgrpo.rollout.scoring_loop import GROUPS_AT_ONCE, QUEUE_GROUPS, ScoringLoop
 from tests.bench.figure import Figure
@@ -70,7 +70,7 @@ class _Loop:
 
     def compute_advantages(self, group: RolloutGroup) -> Any:
         assert group.rewards is not None
-        return group_advantages(group.rewards)
+        return AdvantageRule("group_std").of(group.rewards)
 
 
 async def _speed(function: Callable[..., list[float] | Awaitable[list[float]]]) -> float:

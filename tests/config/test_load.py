@@ -98,10 +98,17 @@ BROKEN = {
         ),
     ),
     "something a later version brings": (
+        VALID.replace("org/model\n", "org/model\n  torch_compile: true\n"),
+        (
+            "recipe.yaml:3  model.torch_compile: not yet available: model.torch_compile = true; "
+            "use false"
+        ),
+    ),
+    "a key of other trainers that this one does not take": (
         VALID + "  repetition_penalty: 1.1\n",
         (
-            "recipe.yaml:7  rollout.repetition_penalty: not yet available: "
-            "rollout.repetition_penalty = 1.1; use 1.0: the trainer does not apply it"
+            "recipe.yaml:7  rollout.repetition_penalty: not a key: the policy that is trained "
+            "would not be the one that is saved; leave it out, and reward what repeats itself less"
         ),
     ),
     "an interpolation of nothing": (
@@ -147,7 +154,7 @@ def test_all_errors_come_at_once_by_file_and_line(tmp_path: Path, monkeypatch: p
         tmp_path,
         "extends: base.yaml\n"
         + VALID.replace("[package.rewards:right]", "[]")
-        + "  repetition_penalty: 1.1\n  max_stalenes: 1\n"
+        + "  temperature: hot\n  max_stalenes: 1\n"
         + "server:\n  host: 0.0.0.0\n  max_model_len: no\n",
     )
     with pytest.raises(ConfigError) as error:

@@ -114,3 +114,9 @@ def test_the_page_is_up_to_date():
     command = "python -m asyncgrpo.metrics.reference > docs/metrics.md"
     assert written == page(), f"run: {command}"
     assert all(f"`{metric.pattern}`" in written for metric in CATALOG)
+
+
+def test_only_a_count_of_one_name_may_be_0_where_nothing_happened():
+    always = [metric for metric in CATALOG if metric.always]
+    assert len(always) == 6
+    assert [m.pattern for m in always if "{" in m.pattern or m.reduction != "sum"] == []

@@ -1,6 +1,8 @@
 """Environments as users write them, good and bad, named by import path in tests."""
 
 import asyncio
+import functools
+import itertools
 import threading
 import time
 from typing import Any
@@ -227,5 +229,55 @@ class HasAdd(Plain):
         return a
 
 
-def not_a_class():
-    return Plain()
+class Graded:
+    """An environment that is made with arguments."""
+
+    def __init__(self, level, sizes=()):
+        MADE.append(self)
+        self.level, self.sizes = level, sizes
+
+    def reset(self, **columns):
+        self.sizes.append(1) if isinstance(self.sizes, list) else None
+
+    def get_reward(self):
+        return float(self.level)
+
+    def look(self) -> str:
+        """Look around."""
+        return "nothing"
+
+
+def make_graded(level, **options):
+    CALLED_FROM.add(threading.current_thread().name)
+    return Graded(level * 10, **options)
+
+
+async def make_graded_later(level):
+    await asyncio.sleep(0)
+    return Graded(level)
+
+
+graded_of_five = functools.partial(Graded, 5)
+
+
+def makes_a_class():
+    return Graded
+
+
+def makes_nothing():
+    return None
+
+
+def makes_and_raises():
+    raise OSError("no sandbox")
+
+
+def makes_and_hangs():
+    may_go_on.wait()
+
+
+KINDS = itertools.cycle([functools.partial(Graded, 1), Plain])
+
+
+def makes_something_else_each_time():
+    return next(KINDS)()

@@ -110,7 +110,7 @@ def test_a_kept_group_is_weighted_by_its_samples():
     finished, group = a_group([1.0, 3.0, NAN], [[5]], [[5], [6]], [[7]])
     scored = GroupRewards({"r": np.array([1.0, 3.0, NAN])}, np.zeros((1, 3)))
     recorder = Recorder()
-    observe_group(recorder, finished, group, scored, kept=True)
+    observe_group(recorder, finished, group, scored)
     metrics = recorder.drain()
     assert (mean(metrics, "reward"), metrics["reward"].weight) == (2, 2)
     assert mean(metrics, "rewards/r/mean") == 2
@@ -125,7 +125,7 @@ def test_a_dropped_group_counts_for_the_reward_and_not_for_what_is_trained():
     finished, group = a_group([1.0, 1.0], [[5]], [[6]])
     scored = GroupRewards({"r": np.array([1.0, 1.0])}, np.zeros((1, 2)))
     recorder = Recorder()
-    observe_group(recorder, finished, group, scored, kept=False)
+    observe_group(recorder, finished, group, scored)
     metrics = recorder.drain()
     assert mean(metrics, "reward") == mean(metrics, "reward_dropped") == 1
     assert mean(metrics, "frac_reward_zero_std") == 1
@@ -136,6 +136,6 @@ def test_every_name_is_in_the_catalogue():
     finished, group = a_group([1.0, 3.0], [[5]], [[5], [6]])
     scored = GroupRewards({"r": np.array([1.0, 3.0])}, np.zeros((1, 2)))
     recorder = Recorder()
-    observe_group(recorder, finished, group, scored, kept=True)
+    observe_group(recorder, finished, group, scored)
     names = {*recorder.drain(), *observed(rollout(turn([1], [5]), turn([1], [6])))}
     assert [name for name in names if describe(name) is None] == []

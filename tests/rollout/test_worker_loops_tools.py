@@ -96,6 +96,7 @@ async def test_without_a_call_the_failure_frequency_is_nan(server, data_path):
     metrics = window(await rolled(server, recipe(server, data_path)))
     assert metrics["tools/call_frequency"] == 0
     assert np.isnan(metrics["tools/failure_frequency"])
+    assert metrics["tools/add/call_count"] == metrics["tools/add/failure_count"] == 0
     assert "tools/latency_s" not in metrics
 
 

@@ -173,7 +173,6 @@ SETTINGS = [
     pytest.param({"k": 1}, id="one top logprob"),
     pytest.param({"temperature": 0.6}, id="temperature"),
     pytest.param({"stop": ("1", "3")}, id="stop strings"),
-    pytest.param({"repetition_penalty": 1.3}, id="repetition penalty"),
     pytest.param({"tokens": 1}, id="one token"),
     pytest.param({"ids": list(range(CONTEXT - 3))}, id="cut by the context"),
     pytest.param({"k": 8, "top_k": 20, "top_p": 0.9}, id="nucleus"),

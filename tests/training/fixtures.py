@@ -12,9 +12,11 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from asyncgrpo.config import Config, Facts, derive
 from asyncgrpo.config.sections.loss import LossConfig
+from asyncgrpo.training.loss.correction import Correction, RatioLimits
 from asyncgrpo.training.loss.loss import LossSettings
 
 VOCAB = 64
+LIMITS = {field.name for field in dataclasses.fields(RatioLimits)}
 
 transformers.logging.disable_progress_bar()
 
@@ -85,9 +87,13 @@ def resolved(model: Path, run_dir: Path, /, **sections: dict[str, Any]) -> Confi
 
 
 def loss_settings(**changes: Any) -> LossSettings:
-    """Those of a recipe without a loss section, but for `changes`."""
-    config = LossConfig(epsilon_high=LossConfig().epsilon)
-    return dataclasses.replace(LossSettings.from_config(config), **changes)
+    """Those of a recipe without a loss section, but for `changes`; `correction` by its name."""
+    settings = LossSettings.from_config(LossConfig(epsilon_high=LossConfig().epsilon))
+    if "correction" in changes:
+        changes["correction"] = Correction.named(changes["correction"])
+    of_limits = {name: changes.pop(name) for name in LIMITS & changes.keys()}
+    limits = dataclasses.replace(settings.limits, **of_limits)
+    return dataclasses.replace(settings, limits=limits, **changes)
 
 
 def write_run(run_dir: Path, config: Config) -> Path:

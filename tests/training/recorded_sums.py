@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from asyncgrpo.channel.messages import GroupReady
 from asyncgrpo.packing.row import build_row
 from asyncgrpo.records import NO_TOKEN, Sample, SampleKey
-from asyncgrpo.rollout.scoring.advantages import group_advantages, has_signal
+from asyncgrpo.rollout.scoring.advantages import AdvantageRule, has_signal
 from recipes.demo.reward import boxed_sum
 from recipes.demo.sums import Sum, dataset_row
 
@@ -63,7 +63,7 @@ def record(num_groups: int) -> Recorded:
         group = _cut_to(size, whole)
         rewards = _rewards(tokenizer, numbers, group)
         if _num_trained(group) == size and has_signal(rewards) and len(groups) < num_groups:
-            advantages = group_advantages(rewards)
+            advantages = AdvantageRule("group_std").of(rewards)
             groups.append(
                 tuple(
                     _sample_of(len(groups), index, rollout, advantages[index])

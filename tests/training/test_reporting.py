@@ -75,6 +75,30 @@ def test_prompts_left_out_for_their_length_are_counted(tmp_path: Path):
     assert found["ledger/dropped_too_long_count"] == 2
 
 
+def test_groups_without_a_trained_token_are_counted(tmp_path: Path):
+    ledger = Ledger(4)
+    reporter = Reporter(tmp_path, Sinks([JsonlSink(tmp_path / "m.jsonl")]), ledger.counts, None)
+    ledger.drop_prompt(0, 0, DropReason.ALL_MASKED)
+    reporter.record_ledger(ledger.counts)
+    reporter.write_window([], step=1, policy_version=1, epoch=0.5)
+    found = json.loads((tmp_path / "m.jsonl").read_text())
+    assert found["ledger/dropped_all_masked_count"] == 1
+
+
+def test_a_count_of_what_did_not_happen_is_0_and_one_of_what_did_is_its_sum(tmp_path: Path):
+    reporter = Reporter(tmp_path, Sinks([JsonlSink(tmp_path / "m.jsonl")]), Ledger(1).counts, None)
+    reporter.record_skip(1, 0.0, float("inf"), None)
+    for step in (1, 2):
+        reporter.write_window([], step=step, policy_version=0, epoch=0.0)
+    first, second = map(json.loads, (tmp_path / "m.jsonl").read_text().splitlines())
+    assert first["skipped_step_count"] == 1
+    for name in (
+        *("skipped_step_count", "sample/dropped_stale_count", "sample/dropped_error_count"),
+        *("batch/dropped_oversize_count", "sync/coalesced_count", "rollout/vllm_retry_count"),
+    ):
+        assert second[name] == 0
+
+
 def test_without_known_hardware_the_other_metrics_are_there_and_mfu_is_not(tmp_path: Path):
     found = window(tmp_path, None)
     assert not [name for name in found if name.endswith("mfu")]

@@ -39,6 +39,7 @@ IN_EVERY_WINDOW = {
     *("perf/weight_sync_s", "perf/weight_sync_barrier_s", "perf/fwd_bwd_forwarded_tokens_per_s"),
     *("perf/wall_clock_forwarded_tokens_per_s", "perf/wall_clock_trained_tokens_per_s"),
     *("rollout/queue_size", "ledger/trained_count", "ledger/dropped_count"),
+    *("sample/dropped_stale_count", "batch/dropped_oversize_count", "skipped_step_count"),
 }
 
 
@@ -132,6 +133,7 @@ def test_the_steps_of_a_log_window_that_is_not_full_are_in_the_metrics(model: Pa
     [
         (DropReason.NO_SIGNAL, "9 of them got the same reward for every rollout"),
         (DropReason.UNSCORED, "9 of them were not scored: every function"),
+        (DropReason.ALL_MASKED, "9 of them have no token to train, though their rewards"),
         (DropReason.TOO_LONG, "9 of them do not fit into server.max_model_len"),
         (DropReason.ERROR, "9 of them failed in a reward"),
     ],

@@ -19,6 +19,14 @@ from asyncgrpo.config.problems import Key, Origin, Problem, dotted, nearest, sho
 from asyncgrpo.config.reading.merge import Merged, Tree, keys_of, origin_of, value_at
 from asyncgrpo.config.sections.tree import Config
 
+# Keys of other trainers, and why they are none here.
+NOT_TAKEN = {
+    # docs/decisions/0056
+    "repetition_penalty": (
+        "the policy that is trained would not be the one that is saved; leave it out, and reward "
+        "what repeats itself less"
+    ),
+}
 _PLACEHOLDER = "-"  # stands in for a required text that is missing or wrong
 
 
@@ -71,7 +79,7 @@ def _failures(error: ValidationError, tree: Tree) -> dict[Key, str]:
 def _key_in(tree: object, loc: Key) -> Key:
     """The part of pydantic's location that the tree has.
 
-    The rest names alternatives of a union.
+    The others name alternatives of a union.
     """
     key: Key = ()
     for part in loc:
@@ -80,7 +88,7 @@ def _key_in(tree: object, loc: Key) -> Key:
         elif isinstance(tree, list) and isinstance(part, int):
             tree = cast("list[object]", tree)[part]
         else:
-            break
+            continue
         key = (*key, part)
     return key
 
@@ -102,6 +110,8 @@ def _message(kind: str, key: Key, tree: Tree) -> str:
 
 def _unknown_key(key: Key) -> str:
     *parents, name = key
+    if name in NOT_TAKEN:
+        return f"not a key: {NOT_TAKEN[str(name)]}"
     if "." in str(name):
         return "unknown key; write one key per level, or `key=value` on the command line"
     beside = _beside(tuple(parents))
@@ -149,5 +159,7 @@ def _leave_out(tree: Tree, key: Key) -> None:
         parent[name] = {"name_or_path": _PLACEHOLDER}
     elif (*parents, name) == ("model", "name_or_path"):
         parent[name] = _PLACEHOLDER
-    else:
-        parent.pop(name, None)
+    elif name in parent:
+        parent.pop(name)
+    elif parents:  # a required key that is missing takes with it what it is missing in
+        _leave_out(tree, tuple(parents))

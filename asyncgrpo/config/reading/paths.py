@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from asyncgrpo.config.problems import Key, Origin, nearest
+from asyncgrpo.config.reading.built_in import PLACES, built_in_names, is_own
 from asyncgrpo.config.reading.merge import Merged, origin_of, value_at
 
 HUB_OR_PATH: tuple[Key, ...] = (
@@ -52,6 +53,8 @@ class Resolver:
         self._each(("server", "python"), self._interpreter)
         for key in _import_paths(self.merged.tree):
             self._each(key, self._import_path)
+        for key in PLACES:
+            self._each(key, self._built_in_or_own)
 
     def _each(self, key: Key, resolve: Callable[[Key, str], str]) -> None:
         try:
@@ -81,6 +84,17 @@ class Resolver:
             return text  # found on PATH
         found = self._find(key, text)
         return self._missing(key, text) if found is None else str(found)
+
+    def _built_in_or_own(self, key: Key, text: str) -> str:
+        if is_own(text) or text.endswith(".py"):
+            return self._import_path(key, text)
+        names = built_in_names(key)
+        if text not in names:
+            meant = nearest(text, names)
+            hint = f"; did you mean `{meant}`?" if meant else ""
+            expected = f"{', '.join(names)}, package.module:name or ./file.py:name"
+            self.merged.refuse(key, f"got '{text}', expected {expected}{hint}")
+        return text
 
     def _import_path(self, key: Key, text: str) -> str:
         place, colon, name = text.rpartition(":")
@@ -136,10 +150,7 @@ def _import_paths(tree: Mapping[str, Any]) -> Iterator[Key]:
         return
     for _, name in IMPORTS:
         value = cast("Mapping[str, Any]", rollout).get(str(name))
-        if isinstance(value, str):
-            yield ("rollout", name)
-        elif isinstance(value, Mapping):
-            yield from (("rollout", name, k) for k in cast("Mapping[str, object]", value))
+        yield from _texts(("rollout", name), value)
     for _, name in IMPORT_LISTS:
         value = cast("Mapping[str, Any]", rollout).get(str(name))
         if isinstance(value, str):
@@ -148,6 +159,16 @@ def _import_paths(tree: Mapping[str, Any]) -> Iterator[Key]:
             for index, entry in enumerate(cast("list[object]", value)):
                 is_record = isinstance(entry, Mapping)
                 yield ("rollout", name, index, "path") if is_record else ("rollout", name, index)
+
+
+def _texts(key: Key, value: object) -> Iterator[Key]:
+    """The keys of import paths: of a text, a record, or several by name."""
+    if isinstance(value, str):
+        yield key
+    elif isinstance(value, Mapping):
+        for name, below in cast("Mapping[str, object]", value).items():
+            if name != "kwargs":
+                yield from _texts((*key, name), below)
 
 
 def not_defined(file: Path, name: str) -> str | None:

@@ -55,7 +55,6 @@ _ONE_SERVER = "use 1; server.tensor_parallel_size spreads one server over GPUs"
 NOT_YET: tuple[NotYet, ...] = (
     _row("model.torch_compile", "use false"),
     _row("data.eval"),
-    _row("rollout.repetition_penalty", "use 1.0: the trainer does not apply it"),
     _row("rollout.on_stale", "use drop"),
     _row("server.urls", "name one server", _one_at_most),
     _row("server.replicas", _ONE_SERVER),

@@ -27,13 +27,11 @@ class LossConfig(Section):
     docs/loss.md."""
     normalization: Literal["microbatch", "step"] = "microbatch"
     """Divide by the trained tokens of each micro-batch, or of the whole step."""
-    correction: Literal[
-        "token_mask", "token_clip", "sequence_mask", "geometric_mask", "icepop", "none"
-    ] = "token_mask"
-    """Treatment of a ratio outside the range. token_mask, icepop: the token is left out;
-    token_clip: the ratio is moved to the bound; sequence_mask, geometric_mask: the sample is left
-    out, by the product or the geometric mean of its ratios; none: ratios do not weigh. Formulas:
-    docs/loss.md."""
+    correction: str = "token_mask"
+    """The weight of a token by its policy/sampler ratio, built in or an import path. token_mask,
+    icepop: a token outside the range is left out; token_clip: its ratio is moved to the bound;
+    sequence_mask, geometric_mask: the sample is left out, by the product or the geometric mean of
+    its ratios; none: ratios do not weigh. Formulas, and a function of your own: docs/loss.md."""
 
     @property
     def requested_logprobs(self) -> int:

@@ -1,6 +1,5 @@
 """`rollout`: from a prompt to scored samples, in the worker."""
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import BeforeValidator, Field, Strict, model_validator
@@ -17,6 +16,7 @@ from asyncgrpo.config.sections.base import (
     Strings,
     as_list,
 )
+from asyncgrpo.config.sections.environments import EnvironmentSources
 
 
 class RewardSource(Section):
@@ -71,8 +71,6 @@ class RolloutConfig(Section):
     """Sample from the k likeliest tokens; 0 = all."""
     min_p: Fraction | None = None
     """Least probability relative to the likeliest token; needs `top_k`; null = off."""
-    repetition_penalty: PositiveFloat = 1.0
-    """Penalty on tokens seen before; 1.0 = off."""
     stop: Strings = ()
     """Strings that end a turn, beside the model's own end tokens."""
     chat_template_kwargs: Kwargs = Field(default_factory=dict)
@@ -85,12 +83,18 @@ class RolloutConfig(Section):
     """Tool functions by import path."""
     tool_timeout_s: PositiveFloat = 60.0
     """Longest time in seconds of one tool call; a longer one fails the rollout."""
-    environments: str | Mapping[str, str] | None = None
-    """An environment class by import path, or name -> path, chosen by the column `environment`."""
+    environments: EnvironmentSources = None
+    """An environment class, or a function that makes an instance: an import path, {path, kwargs},
+    or name -> one of these, chosen by the column `environment`."""
     environment_timeout_s: PositiveFloat = 300.0
     """Longest time in seconds to construct an environment, reset it or get its reward."""
     rewards: RewardSources = ()
     """Reward functions: import paths, or {path, name, weight, timeout_s, kwargs}."""
+    advantage: str = "group_std"
+    """The advantage of a rollout by the rewards of its group, built in or an import path. All take
+    the group's mean off; group_std divides by its std, batch_std by that of the latest groups,
+    max_rl by the mean, none_std by nothing; rloo takes off the mean of the others. Formulas, and a
+    function of your own: docs/loss.md. A loop's `compute_advantages` replaces it."""
     max_concurrent_rollouts: PositiveInt = 512
     """Most rollouts at once in all workers, even if the server could take more."""
     max_staleness: NonNegativeInt = 4

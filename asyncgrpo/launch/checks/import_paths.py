@@ -1,6 +1,7 @@
 """The import paths of a recipe: is there such a module, found without running any.
 
-    rollout.rewards, tools, environments, loop  -->  a line for each that leads nowhere
+    rollout.rewards, tools, environments, loop, advantage
+    loss.correction                                   -->  a line for each that leads nowhere
 
 `./file.py:name` was checked when the recipe was read.
 """
@@ -11,6 +12,8 @@ from pathlib import Path
 
 from asyncgrpo import rewards
 from asyncgrpo.config import Config
+from asyncgrpo.config.sections.environments import sources_by_key
+from asyncgrpo.launch.checks import own_functions
 from asyncgrpo.launch.checks.source_files import not_in_module
 
 
@@ -18,9 +21,11 @@ def problems(config: Config) -> Iterator[str]:
     """A line for each import path that leads nowhere."""
     named = {f"rollout.rewards[{i}]": r.path for i, r in enumerate(config.rollout.rewards)}
     named |= {f"rollout.tools[{i}]": path for i, path in enumerate(config.rollout.tools)}
-    named |= environment_paths(config)
+    environments = sources_by_key(config.rollout.environments)
+    named |= {key: source.path for key, source in environments.items()}
     if config.rollout.loop is not None:
         named["rollout.loop"] = config.rollout.loop
+    named |= own_functions.own_paths(config)
     for key, path in named.items():
         module, _, name = path.rpartition(":")
         if module == rewards.__name__:
@@ -36,14 +41,6 @@ def problems(config: Config) -> Iterator[str]:
                 f"{key}: no module `{module}` (for `{path}`); start from the folder that holds it, "
                 f"install it, or name a file: `./file.py:name`"
             )
-
-
-def environment_paths(config: Config) -> dict[str, str]:
-    """The recipe's environment classes: key -> import path."""
-    given = config.rollout.environments
-    if given is None or isinstance(given, str):
-        return {"rollout.environments": given} if given else {}
-    return {f"rollout.environments.{name}": path for name, path in given.items()}
 
 
 def module_exists(name: str) -> bool:

@@ -1,6 +1,7 @@
 """The checks before anything is started: all problems at once, a line each.
 
     import_paths, tool_source, loop_source    the user's code, by its source   ─┐
+    own_functions                             the user's formulas, likewise    ─┤
     model_folder, and what the model cannot   the model                        ─┤ check_inputs
     prompts_file, reward_columns              the prompts                      ─┘
     this_machine                              vLLM, ports, devices, disk, keys ─── check
@@ -8,15 +9,17 @@
 Paths of models, data and `./file.py:name` were checked when the recipe was read.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from asyncgrpo.config import Config
 from asyncgrpo.config.facts import attention_softcap, vocabulary_size
+from asyncgrpo.config.sections.environments import sources_by_key
 from asyncgrpo.errors import ConfigError
 from asyncgrpo.launch.checks import (
     import_paths,
     loop_source,
     model_folder,
+    own_functions,
     prompts_file,
     reward_columns,
     this_machine,
@@ -42,9 +45,12 @@ def _raise(problems: list[str]) -> None:
 
 def _input_problems(config: Config) -> Iterator[str]:
     yield from import_paths.problems(config)
-    yield from tool_source.problems(config.rollout.tools, import_paths.environment_paths(config))
+    yield from tool_source.problems(
+        config.rollout.tools, sources_by_key(config.rollout.environments)
+    )
     if config.rollout.loop is not None and (found := loop_source.problem(config.rollout.loop)):
         yield found
+    yield from own_functions.problems(config)
     yield from model_folder.problems(config)
     yield from _softcap_problems(config)
     yield from _vocabulary_problems(config)
@@ -83,9 +89,7 @@ def _vocabulary_problems(config: Config) -> Iterator[str]:
 
 
 def _environment_column_problems(config: Config, columns: tuple[str, ...]) -> Iterator[str]:
-    by_column = config.rollout.environments is not None and not isinstance(
-        config.rollout.environments, str
-    )
+    by_column = isinstance(config.rollout.environments, Mapping)
     if by_column and COLUMN not in columns:
         yield (
             f"rollout.environments: several are chosen by the column `{COLUMN}`, and "

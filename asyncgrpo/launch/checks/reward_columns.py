@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from asyncgrpo import rewards
 from asyncgrpo.config import RewardSource
 from asyncgrpo.errors import HookError
-from asyncgrpo.launch.checks.source_files import definition
+from asyncgrpo.launch.checks.source_files import definition, without_default
 from asyncgrpo.rollout.scoring.scoring import RewardFunction, missing_keyword
 
 
@@ -51,11 +51,4 @@ def required_parameters(module: str, name: str) -> list[str] | None:
     found = definition(module, name)
     if not isinstance(found, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return None
-    return _without_default(found.args)
-
-
-def _without_default(arguments: ast.arguments) -> list[str]:
-    positional = [*arguments.posonlyargs, *arguments.args]
-    positional = positional[: len(positional) - len(arguments.defaults)]
-    only = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-    return [arg.arg for arg in (*positional, *(arg for arg, default in only if default is None))]
+    return without_default(found.args)

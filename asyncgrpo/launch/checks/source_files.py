@@ -27,6 +27,14 @@ def definition(module: str, name: str) -> Definition | None:
     return found[0] if len(found) == 1 and not found[0].decorator_list else None
 
 
+def without_default(arguments: ast.arguments) -> list[str]:
+    """The parameters that a call must give."""
+    positional = [*arguments.posonlyargs, *arguments.args]
+    positional = positional[: len(positional) - len(arguments.defaults)]
+    only = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    return [arg.arg for arg in (*positional, *(arg for arg, default in only if default is None))]
+
+
 def not_in_module(module: str, name: str) -> str | None:
     """The reason why a module has no `name`, if its source shows it."""
     file, first = _source_file(module), name.partition(".")[0]

@@ -1,6 +1,7 @@
 """A check that the recipe's tools can be described to a model, from their source.
 
     a tool's function, an environment's public methods --read--> hints, docstring, parameters
+    an environment's constructor, or the function that makes it --> its keywords
 
 Others (a decorated function, an inherited method) are left to the worker, which inspects the
 function itself and has the same messages.
@@ -9,15 +10,17 @@ function itself and has the same messages.
 import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from asyncgrpo.launch.checks.source_files import Definition, definition
+from asyncgrpo.config.sections.environments import EnvironmentSource
+from asyncgrpo.launch.checks.source_files import Definition, definition, without_default
 from asyncgrpo.rollout.tools.environment_kind import GET_REWARD, RESET
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def problems(tools: Sequence[str], environments: Mapping[str, str]) -> Iterator[str]:
-    """A line for each function that cannot be described; `environments` is key -> import path."""
+def problems(tools: Sequence[str], environments: Mapping[str, EnvironmentSource]) -> Iterator[str]:
+    """A line for each function that cannot be described; `environments` by their key."""
     named: dict[str, str] = {}  # tool -> key
     for i, path in enumerate(tools):
         key, found = f"rollout.tools[{i}]", _definition(path)
@@ -26,12 +29,12 @@ def problems(tools: Sequence[str], environments: Mapping[str, str]) -> Iterator[
         if problem := _tool_problem(found, named):
             yield f"{key}: {problem}"
         named.setdefault(found.name, key)
-    for key, path in environments.items():
-        found = _definition(path)
+    for key, source in environments.items():
+        found = _definition(source.path)
         if isinstance(found, ast.ClassDef):
             yield from (f"{key}: {problem}" for problem in _class_problems(found, named))
-        elif found is not None:
-            yield f"{key}: `{found.name}` is a function; expected a class with a `reset` method"
+        if found is not None and (problem := _making_problem(found, source.kwargs)):
+            yield f"{key}: `{found.name}` {problem}"
 
 
 def _definition(path: str) -> Definition | None:
@@ -61,6 +64,33 @@ def _class_problems(found: ast.ClassDef, named: Mapping[str, str]) -> Iterator[s
                 f"`{found.name}.{method.name}` has the name of a tool in {named[method.name]}; "
                 "rename one of them"
             )
+
+
+def _making_problem(found: Definition, kwargs: Mapping[str, Any]) -> str | None:
+    """The keyword that a constructor or function lacks, or does not take."""
+    function, num_bound = _maker(found)
+    if function is None:
+        return None
+    arguments = function.args
+    by_name = [*arguments.args[num_bound:], *arguments.kwonlyargs]
+    required = without_default(arguments)
+    names = [argument.arg for argument in by_name]
+    if arguments.kwarg is None and (unknown := sorted(kwargs.keys() - set(names))):
+        return f"does not take `{unknown[0]}` of kwargs; expected {', '.join(names) or 'none'}"
+    missing = [name for name in names if name in required and name not in kwargs]
+    return (
+        f"needs `{missing[0]}`: give it in kwargs, {{path: ..., kwargs: ...}}" if missing else None
+    )
+
+
+def _maker(found: Definition) -> tuple[Function | None, int]:
+    """The function that makes instances, if it shows; how many parameters are bound."""
+    if not isinstance(found, ast.ClassDef):
+        return found, 0
+    made = [node for node in found.body if isinstance(node, Function) and node.name == "__init__"]
+    if len(made) == 1 and not made[0].decorator_list:
+        return made[0], 1
+    return None, 0
 
 
 def _tools_of(found: ast.ClassDef) -> list[Function]:

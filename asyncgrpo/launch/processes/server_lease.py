@@ -31,7 +31,7 @@ class LeaseClient(Protocol):
     async def aclose(self) -> None: ...
 
 
-# docs/decisions/0055
+# docs/decisions/0057
 class ServerLease:
     """The claims of one attempt; given back when the context ends."""
 

@@ -3,6 +3,7 @@
     a function     in_daemon_thread     a thread to itself, used again later
     a coroutine    on_hook_loop         one event loop in one thread, shared by all coroutines
     either         call_hook            the one of the two that fits
+                   call_hook_now        the same, from where nothing can be awaited
 
 The threads of a pool are joined when the interpreter exits, so one hung reward would keep a
 finished worker alive. Daemon threads are not joined: a hung one is left behind. Coroutines share a
@@ -16,7 +17,8 @@ import inspect
 import os
 import threading
 import traceback
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from concurrent.futures import Future, wait
 from functools import cache
 from typing import Any, ParamSpec, TypeVar
 
@@ -98,6 +100,33 @@ async def call_hook(function: Callable[..., Any], /, *args: Any, **kwargs: Any) 
         return await on_hook_loop(function(*args, **kwargs))
     result = await in_daemon_thread(function, *args, **kwargs)
     return await on_hook_loop(_awaited(result)) if inspect.isawaitable(result) else result
+
+
+class TookTooLongError(Exception):
+    """A call of user code that nobody waits for any more."""
+
+
+def call_hook_now(
+    function: Callable[..., Any], keywords: Mapping[str, Any], *, timeout_s: float
+) -> Any:
+    """Calls user code in the same way, where nothing can be awaited.
+
+    Raises:
+        TookTooLongError: it took longer than `timeout_s`.
+        Exception: whatever it raised.
+    """
+    answer: Future[Any] = Future()
+
+    def work() -> None:
+        try:
+            answer.set_result(asyncio.run(call_hook(function, **keywords)))
+        except BaseException as error:  # noqa: BLE001 - handed to the caller
+            answer.set_exception(_harmless(error))
+
+    threading.Thread(target=work, daemon=True, name=f"call-{_name(function):.40}").start()
+    if not wait([answer], timeout_s).done:
+        raise TookTooLongError
+    return answer.result()
 
 
 def is_async(function: Callable[..., Any]) -> bool:

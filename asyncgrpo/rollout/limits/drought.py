@@ -17,6 +17,7 @@ MOST_UNSCORED = 256  # groups in a row
 WHY = {
     DropReason.NO_SIGNAL: "all rollouts of a group got the same reward",
     DropReason.UNSCORED: "every reward function returned None",
+    DropReason.ALL_MASKED: "the hooks of rollout.loop masked every token",
     DropReason.ERROR: "a reward function or hook failed",
 }
 

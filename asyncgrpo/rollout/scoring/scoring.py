@@ -26,10 +26,10 @@ from jaxtyping import Float64
 from asyncgrpo import rewards
 from asyncgrpo.config import RewardSource
 from asyncgrpo.errors import ConfigError, HookError
+from asyncgrpo.process.imports import load_object
 from asyncgrpo.process.user_code import hook_error
 from asyncgrpo.rewards.needs import needed
 from asyncgrpo.rollout.group import RolloutGroup
-from asyncgrpo.rollout.hooks.imports import load_object
 from asyncgrpo.rollout.hooks.threads import in_daemon_thread, is_async, on_hook_loop
 from asyncgrpo.rollout.scoring.culprit import describe_culprit
 

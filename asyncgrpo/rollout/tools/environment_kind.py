@@ -1,14 +1,17 @@
-"""An environment class of the recipe, before there is an instance.
+"""An environment class of the recipe, and how its instances are made.
 
     class Counter:
         def reset(self, target, **columns)   begins a rollout; columns of its row by keyword
         def increment(self, step: int)       public: a tool
         def get_reward(self)                 judges the rollout; optional
 
+The recipe names the class, or a function that makes an instance; either may have keywords.
+
 A `reset` with a parameter `seed` that is no column gets a number, the same for all rollouts of a
 group: a task drawn from it is the same for all of them.
 """
 
+import copy
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from types import MethodType
@@ -16,6 +19,7 @@ from typing import Any
 
 from asyncgrpo.errors import HookError
 from asyncgrpo.rollout.chat.tool_schema import ToolSchema
+from asyncgrpo.rollout.hooks.threads import call_hook
 from asyncgrpo.rollout.tools.tools import ToolFunction, schema_of
 
 COLUMN = "environment"  # chooses the environment of a row where the recipe names several
@@ -25,12 +29,20 @@ RESET, GET_REWARD, SEED = "reset", "get_reward", "seed"
 class EnvironmentKind:
     """An environment class of the recipe."""
 
-    def __init__(self, found: object, *, key: str) -> None:
-        if not inspect.isclass(found):
-            raise HookError(f"{key}: got {found!r:.80}, expected a class with a `reset` method")
-        self.cls = found
-        self.name = found.__name__
-        methods = dict(inspect.getmembers(found, inspect.isroutine))
+    def __init__(
+        self, cls: type, *, key: str, make: Callable[..., Any], kwargs: Mapping[str, Any]
+    ) -> None:
+        """Takes the class, and what makes instances: itself or a function, with keywords.
+
+        Raises:
+            HookError: it is no environment.
+        """
+        self.cls = cls
+        self.name = cls.__name__
+        self.maker = "its constructor" if make is cls else f"`{called(make)}`"
+        self._make = make
+        self._kwargs = dict(kwargs)
+        methods = dict(inspect.getmembers(cls, inspect.isroutine))
         if RESET not in methods:
             raise HookError(f"{key}: `{self.name}` has no `reset(**row)`, which begins a rollout")
         self.has_reward = GET_REWARD in methods
@@ -38,11 +50,23 @@ class EnvironmentKind:
             name for name in methods if not name.startswith("_") and name not in {RESET, GET_REWARD}
         )
         self._key = key
-        self._check_call("its constructor", found)
+        check_call(make, kwargs, f"{key}: `{self.name}`: {self.maker}")
         if self.has_reward:
-            self._check_call(f"`{GET_REWARD}`", MethodType(methods[GET_REWARD], found))
+            judge = MethodType(methods[GET_REWARD], cls)
+            check_call(judge, {}, f"{key}: `{self.name}`: `{GET_REWARD}`")
         self._reset_parameters = dict(inspect.signature(methods[RESET]).parameters)
         self._reset_parameters.pop(next(iter(self._reset_parameters), ""), None)  # self
+
+    async def instance(self) -> Any:
+        """A new instance; whatever its maker raises is raised.
+
+        Raises:
+            HookError: a function made something else than before.
+        """
+        made = await call_hook(self._make, **copy.deepcopy(self._kwargs))
+        if not isinstance(made, self.cls):
+            raise HookError(f"{self.maker} made {made!r:.80}; expected a {self.name}, as before")
+        return made
 
     @property
     def schemas(self) -> list[ToolSchema]:
@@ -63,19 +87,6 @@ class EnvironmentKind:
         if inspect.isfunction(method):
             return MethodType(method, self.cls)  # hides `self`
         return getattr(self.cls, name)
-
-    def _check_call(self, what: str, function: Callable[..., Any]) -> None:
-        """Raises a `HookError` if a call without arguments cannot work."""
-        try:
-            signature = inspect.signature(function)
-        except (TypeError, ValueError):  # of a class in C, say
-            return
-        try:
-            signature.bind()
-        except TypeError as error:
-            raise HookError(
-                f"{self._key}: `{self.name}`: {what} is called without arguments: {error}"
-            ) from error
 
     def check_columns(self, column_names: Iterable[str]) -> None:
         """Raises a `HookError` if `reset` needs a keyword that is no column."""
@@ -100,3 +111,23 @@ class EnvironmentKind:
         if any(p.kind is p.VAR_KEYWORD for p in self._reset_parameters.values()):
             return {k: v for k, v in columns.items() if k != COLUMN} | named
         return named
+
+
+def called(make: object) -> str:
+    """The name of a class or function; an object has that of its class."""
+    name = getattr(make, "__name__", None)
+    return name if isinstance(name, str) else type(make).__name__
+
+
+def check_call(function: Callable[..., Any], kwargs: Mapping[str, Any], what: str) -> None:
+    """Raises a `HookError` if a call with these keywords alone cannot work."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # of a class in C, say
+        return
+    try:
+        signature.bind(**kwargs)
+    except TypeError as error:
+        given = ", ".join(f"`{name}`" for name in kwargs)
+        how = f"with {given} alone" if given else "without arguments"
+        raise HookError(f"{what} is called {how}: {error}") from error

@@ -11,22 +11,31 @@ rollout and is thrown away. All of it runs off the event loop.
 
 import asyncio
 import copy
+import inspect
 import math
 import numbers
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from asyncgrpo.config.sections.environments import KEY, EnvironmentSource, sources_by_key
 from asyncgrpo.errors import ConfigError, DataError, HookError, ServerError, describe_error
 from asyncgrpo.metrics.values import Recorder
-from asyncgrpo.rollout.hooks.imports import load_object
-from asyncgrpo.rollout.hooks.threads import call_hook
-from asyncgrpo.rollout.tools.environment_kind import COLUMN, GET_REWARD, RESET, EnvironmentKind
+from asyncgrpo.process.imports import load_object, own_failure
+from asyncgrpo.rollout.hooks.threads import TookTooLongError, call_hook, call_hook_now
+from asyncgrpo.rollout.tools.environment_kind import (
+    COLUMN,
+    GET_REWARD,
+    RESET,
+    EnvironmentKind,
+    called,
+    check_call,
+)
 from asyncgrpo.rollout.tools.tools import ToolFunction
 
 
@@ -53,12 +62,13 @@ class Environments:
         by_column: bool,
         most_instances: int,
         timeout_s: float,
+        idle: Iterable[tuple[EnvironmentKind, Any]] = (),
     ) -> None:
         self._kinds = dict(kinds)
         self.by_column = by_column
         self._most = most_instances
         self._timeout_s = timeout_s
-        self._idle: deque[tuple[EnvironmentKind, Any]] = deque()  # longest idle first
+        self._idle = deque(idle)  # kinds and instances, longest idle first
         self._num_rented = 0
 
     @property
@@ -144,7 +154,7 @@ class Environments:
                 return entry[1]
         if self._idle and self.num_instances > self._most:
             self._idle.popleft()  # of another kind, for the longest time
-        return await self._call(kind, "its constructor", kind.cls)
+        return await self._call(kind, kind.maker, kind.instance)
 
     async def _call(
         self, kind: EnvironmentKind, what: str, function: Callable[..., Any], /, **keywords: Any
@@ -153,6 +163,8 @@ class Environments:
         try:
             async with timeout:
                 return await call_hook(function, **keywords)
+        except HookError as error:
+            raise HookError(f"environment `{kind.name}`: {error}") from error
         except Exception as error:
             if isinstance(error, TimeoutError) and timeout.expired():
                 raise HookError(
@@ -165,27 +177,56 @@ class Environments:
 
 
 def load_environments(
-    given: str | Mapping[str, str] | None, *, most_instances: int, timeout_s: float
+    given: EnvironmentSource | Mapping[str, EnvironmentSource] | None,
+    *,
+    most_instances: int,
+    timeout_s: float,
 ) -> Environments | None:
     """Imports the recipe's environments and checks them; None where it has none.
 
     Raises:
         ConfigError: the mapping is empty.
-        HookError: one cannot be imported, has no `reset`, or a method that cannot be described.
+        HookError: one cannot be imported or made, has no `reset`, or a method that cannot be
+            described.
     """
     if given is None:
         return None
-    paths = {"": given} if isinstance(given, str) else dict(given)
-    if not paths:
+    if not sources_by_key(given):
         raise ConfigError("rollout.environments is an empty mapping; leave it out")
+    by_column = not isinstance(given, EnvironmentSource)
+    idle: list[tuple[EnvironmentKind, Any]] = []
     kinds: dict[str, EnvironmentKind] = {}
-    for name, path in paths.items():
-        key = f"rollout.environments.{name}" if name else "rollout.environments"
-        kinds[name] = EnvironmentKind(load_object(path, key=key), key=key)
-        _ = kinds[name].schemas  # raises now for a method that cannot be described
+    for key, source in sources_by_key(given).items():
+        kind, instance = _load(source, key, timeout_s)
+        _ = kind.schemas  # raises now for a method that cannot be described
+        kinds[key.removeprefix(f"{KEY}.")] = kind
+        if instance is not None:
+            idle.append((kind, instance))
     return Environments(
-        kinds,
-        by_column=not isinstance(given, str),
-        most_instances=most_instances,
-        timeout_s=timeout_s,
+        kinds, by_column=by_column, most_instances=most_instances, timeout_s=timeout_s, idle=idle
     )
+
+
+def _load(source: EnvironmentSource, key: str, timeout_s: float) -> tuple[EnvironmentKind, Any]:
+    """The kind of a source; of a function also the instance that told its class."""
+    found = load_object(source.path, key=key)
+    if inspect.isclass(found):
+        return EnvironmentKind(found, key=key, make=found, kwargs=source.kwargs), None
+    name = f"`{called(found)}`"
+    if not callable(found):
+        raise HookError(
+            f"{key}: got {found!r:.80}, expected a class with a `reset` method, or a function that "
+            "makes an instance of one"
+        )
+    check_call(found, source.kwargs, f"{key}: {name}")
+    try:
+        made = call_hook_now(found, copy.deepcopy(dict(source.kwargs)), timeout_s=timeout_s)
+    except TookTooLongError as error:
+        raise HookError(
+            f"{key}: {name} took longer than rollout.environment_timeout_s = {timeout_s:g}"
+        ) from error
+    except Exception as error:
+        raise HookError(f"{key}: {name} {own_failure(error, source.path)}") from error
+    if inspect.isclass(made):
+        raise HookError(f"{key}: {name} made the class `{made.__name__}`; expected an instance")
+    return EnvironmentKind(type(made), key=key, make=found, kwargs=source.kwargs), made

@@ -21,10 +21,10 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from asyncgrpo.errors import HookError, describe_error
+from asyncgrpo.process.imports import load_object
 from asyncgrpo.rollout.chat.reply_parsing import SHOWN_CHARACTERS, BadCall, ToolCall
 from asyncgrpo.rollout.chat.tool_schema import ToolSchema, tool_name, tool_schema
 from asyncgrpo.rollout.group import Message
-from asyncgrpo.rollout.hooks.imports import load_object
 from asyncgrpo.rollout.hooks.threads import call_hook
 
 ToolFunction = Callable[..., Any]

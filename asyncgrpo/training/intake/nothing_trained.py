@@ -21,6 +21,10 @@ REASONS: Final[Mapping[str, str]] = {
         "are all too hard or too easy for this model"
     ),
     DropReason.UNSCORED: "were not scored: every function of rollout.rewards returned None",
+    DropReason.ALL_MASKED: (
+        "have no token to train, though their rewards differ: see `output_mask` of the turns that "
+        "`generate_one` of rollout.loop returns"
+    ),
     DropReason.STALE: "grew older than rollout.max_staleness: raise it",
     DropReason.OVERSIZE: (
         "have more tokens than trainer.token_budget: raise it, or lower "

@@ -42,8 +42,8 @@ from asyncgrpo.errors import DataError
 from asyncgrpo.training.loss.correction import (
     LOG_RATIO_LIMIT,
     Correction,
-    Kind,
-    SampleRatios,
+    RatioLimits,
+    Ratios,
     ratio,
 )
 from asyncgrpo.training.loss.loss_sums import LossSums, observe, observe_mean
@@ -58,37 +58,39 @@ class LossSettings:
     """The loss section of the recipe, as the formulas need it."""
 
     score_centering: bool
-    correction: Kind
+    correction: Correction
+    limits: RatioLimits
     centering_tail: Literal["none", "proportional"]
-    clip_min: float
-    clip_max: float
-    epsilon: float
-    epsilon_high: float
     router_aux_loss_coef: float
 
     @classmethod
     def from_config(cls, config: LossConfig, router_aux_loss_coef: float = 0.0) -> "LossSettings":
-        """The recipe's settings and the policy's coefficient."""
+        """The recipe's settings and the policy's coefficient.
+
+        Raises:
+            HookError: `loss.correction` names a function that cannot be used.
+        """
         return cls(
             score_centering=config.score_centering,
-            correction=config.correction,
+            correction=Correction.named(config.correction),
+            limits=RatioLimits(
+                clip_min=config.vllm_importance_sampling_clip_min,
+                clip_max=config.vllm_importance_sampling_clip_max,
+                epsilon=config.epsilon,
+                epsilon_high=known(config.epsilon_high),
+            ),
             centering_tail=config.centering_tail,
-            clip_min=config.vllm_importance_sampling_clip_min,
-            clip_max=config.vllm_importance_sampling_clip_max,
-            epsilon=config.epsilon,
-            epsilon_high=known(config.epsilon_high),
             router_aux_loss_coef=router_aux_loss_coef,
         )
 
     @property
-    def corrects(self) -> Correction:
-        """The correction with its range."""
-        return Correction(self.correction, self.clip_min, self.clip_max)
-
-    @property
     def clips(self) -> bool:
         """True if a term outside the trust region may have no gradient."""
-        return not self.score_centering and self.corrects.is_gate
+        return not self.score_centering and self.correction.is_gate
+
+    def weight(self, ratios: Ratios) -> Tensor:
+        """The correction's weights."""
+        return self.correction.weight(ratios, self.limits)
 
 
 def policy_loss(
@@ -110,27 +112,30 @@ def policy_loss(
     log_ratio_T = (scores.logprob_T.detach() - row.term_sampler_logprob_T).clamp(
         -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT
     )
-    sample_ratios = SampleRatios.of(log_ratio_T, row)
+    ratios = Ratios.of(log_ratio_T, row)
+    weight_T = settings.weight(ratios)
     if settings.score_centering:
-        loss_T = _score_centered(scores, row, log_ratio_T, sample_ratios, settings)
+        loss_T = _score_centered(scores, row, ratios, weight_T, settings)
     else:
-        loss_T = _uncentered(scores, row, log_ratio_T, sample_ratios, settings)
+        loss_T = _uncentered(scores, ratios, weight_T, settings)
     loss = loss_T.sum() / denominator
     if scores.balance is not None:
         weight = settings.router_aux_loss_coef * row.num_trained
         loss = loss + weight * scores.balance / denominator
     with torch.no_grad():
-        kept_T = settings.corrects.keeps(log_ratio_T, sample_ratios)
-        sums = _sums(scores, row, log_ratio_T, kept_T, settings)
+        sums = _sums(scores, row, log_ratio_T, weight_T != 0, settings)
+        sums.entries[LossSums.UNSOUND] = observe(_unsound(loss_T, scores, ratios))
     return loss, sums
 
 
+def _unsound(loss_T: Tensor, scores: TermScores, ratios: Ratios) -> Tensor:
+    """1 for each term whose scores are finite and whose loss is not."""
+    sound_T = scores.logprob_T.isfinite() & ratios.log_ratio.isfinite() & ratios.log_rest.isfinite()
+    return (sound_T & ~loss_T.isfinite()).to(torch.float64)
+
+
 def _score_centered(
-    scores: TermScores,
-    row: RowTensors,
-    log_ratio_T: Tensor,
-    sample_ratios: SampleRatios,
-    settings: LossSettings,
+    scores: TermScores, row: RowTensors, ratios: Ratios, weight_T: Tensor, settings: LossSettings
 ) -> Tensor:
     if scores.top_logprob_TK is None or row.top_logprobs_TK is None:
         raise DataError(
@@ -139,27 +144,27 @@ def _score_centered(
         )
     policy_TK = scores.top_logprob_TK.detach()
     sampler_TK = row.top_logprobs_TK.to(policy_TK.dtype)
-    weights_TK = centering_weights(policy_TK, sampler_TK, sample_ratios, settings)
+    weights_TK = centering_weights(policy_TK, sampler_TK, ratios, settings)
     # An absent token has logprob -inf and weight 0: keep their product out of the sum.
     top_logprob_TK = scores.top_logprob_TK.masked_fill(_absent(policy_TK, sampler_TK), 0)
-    sampled_T = settings.corrects.weight(log_ratio_T, sample_ratios) * scores.logprob_T
+    sampled_T = weight_T * scores.logprob_T
     return -row.term_advantage_T * (sampled_T - (weights_TK * top_logprob_TK).sum(1))
 
 
 def centering_weights(
-    policy_TK: Tensor, sampler_TK: Tensor, sample_ratios: SampleRatios, settings: LossSettings
+    policy_TK: Tensor, sampler_TK: Tensor, ratios: Ratios, settings: LossSettings
 ) -> Tensor:
     """The w_v of each top token; 0 where the token is absent (-inf)."""
-    absent_TK, correction = _absent(policy_TK, sampler_TK), settings.corrects
+    absent_TK = _absent(policy_TK, sampler_TK)
     p_TK = policy_TK.exp().masked_fill(absent_TK, 0)
     q_TK = sampler_TK.exp().masked_fill(absent_TK, 0)
     log_ratio_TK = (policy_TK - sampler_TK).masked_fill(absent_TK, 0)
-    weights_TK = q_TK * correction.weight(log_ratio_TK, sample_ratios.for_each_token())
+    weights_TK = q_TK * settings.weight(ratios.had(log_ratio_TK))
     if settings.centering_tail == "proportional":
         tail_q_T = (1 - q_TK.sum(1)).clamp(min=TAIL_FLOOR)
         tail_p_T = (1 - p_TK.sum(1)).clamp(min=TAIL_FLOOR)
         rho_T = tail_q_T / tail_p_T
-        alpha_T = rho_T * correction.weight(-rho_T.log(), sample_ratios)
+        alpha_T = rho_T * settings.weight(ratios.had(-rho_T.log()))
         weights_TK = weights_TK - alpha_T[:, None] * p_TK
     return weights_TK
 
@@ -170,24 +175,20 @@ def _absent(policy_TK: Tensor, sampler_TK: Tensor) -> Tensor:
 
 
 def _uncentered(
-    scores: TermScores,
-    row: RowTensors,
-    log_ratio_T: Tensor,
-    sample_ratios: SampleRatios,
-    settings: LossSettings,
+    scores: TermScores, ratios: Ratios, weight_T: Tensor, settings: LossSettings
 ) -> Tensor:
-    """The clipped surrogate; `weight_T` is the factor of grad log p in its gradient."""
-    advantage_T, correction = row.term_advantage_T, settings.corrects
-    if correction.is_gate:
-        ratio_T = ratio(log_ratio_T)
-        free_T = ratio_T * advantage_T
-        clipped_T = ratio_T.clamp(1 - settings.epsilon, 1 + settings.epsilon_high) * advantage_T
-        kept_T = correction.keeps(log_ratio_T, sample_ratios)
+    """The clipped surrogate; `factor_T` is the factor of grad log p in its gradient."""
+    limits = settings.limits
+    if settings.correction.is_gate:
+        free_T = ratios.token * ratios.advantage
+        clipped_T = ratios.token.clamp(1 - limits.epsilon, 1 + limits.epsilon_high)
+        clipped_T = clipped_T * ratios.advantage
+        kept_T = weight_T != 0
         value_T = torch.where(kept_T, torch.minimum(free_T, clipped_T), 0)
-        weight_T = torch.where(kept_T & (free_T <= clipped_T), free_T, 0)
+        factor_T = torch.where(kept_T & (free_T <= clipped_T), free_T, 0)
     else:
-        value_T = weight_T = correction.weight(log_ratio_T, sample_ratios) * advantage_T
-    return -(value_T + weight_T * (scores.logprob_T - scores.logprob_T.detach()))
+        value_T = factor_T = weight_T * ratios.advantage
+    return -(value_T + factor_T * (scores.logprob_T - scores.logprob_T.detach()))
 
 
 def _sums(
@@ -199,8 +200,8 @@ def _sums(
 ) -> LossSums:
     ratio_T = ratio(log_ratio_T)
     difference_T = log_ratio_T.abs()
-    below_T = (ratio_T < 1 - settings.epsilon).to(ratio_T.dtype)
-    above_T = (ratio_T > 1 + settings.epsilon_high).to(ratio_T.dtype)
+    below_T = (ratio_T < 1 - settings.limits.epsilon).to(ratio_T.dtype)
+    above_T = (ratio_T > 1 + settings.limits.epsilon_high).to(ratio_T.dtype)
     # The clipped loss leaves a term alone only where clipping binds: see clip_ratio in the docs.
     if settings.clips:
         below_T = below_T * (row.term_advantage_T < 0)

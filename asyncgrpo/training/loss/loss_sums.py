@@ -35,6 +35,7 @@ class LossSums:
     """Per metric name: [total, weight, low, high], float64, on the row's device."""
 
     RATIO_SQUARED: ClassVar[str] = "_ratio_squared"  # kept for ess_frac, no metric itself
+    UNSOUND: ClassVar[str] = "_unsound"  # kept for `num_unsound`, no metric itself
     entries: dict[str, Tensor]
 
     def merge(self, other: "LossSums") -> "LossSums":
@@ -44,6 +45,12 @@ class LossSums:
             held = merged.get(name)
             merged[name] = entry if held is None else _merged(held, entry)
         return LossSums(merged)
+
+    @property
+    def num_unsound(self) -> int:
+        """The terms whose weights are not finite; a transfer from the device."""
+        entry = self.entries.get(self.UNSOUND)
+        return 0 if entry is None else int(entry[0])
 
     def aggregates(self) -> Aggregates:
         """This rank's observations, which `loss_metrics` brings together."""
@@ -62,6 +69,7 @@ def loss_metrics(of_ranks: Iterable[Aggregates]) -> Aggregates:
     for aggregates in of_ranks:
         merged.merge(aggregates)
     found = merged.drain()
+    found.pop(LossSums.UNSOUND, None)
     squared = found.pop(LossSums.RATIO_SQUARED, None)
     if squared is not None:
         ratio = found["sampling/importance_sampling_ratio/mean"]

@@ -13,7 +13,6 @@ from tests.config.recipe_files import load
 REFUSED = {
     "model.torch_compile": ["true"],
     "data.eval": ["{path: org/held-out}"],
-    "rollout.repetition_penalty": ["1.1"],
     "rollout.on_stale": ["retry"],
     "server.urls": ["['http://a:1', 'http://b:1']"],
     "server.replicas": ["2"],

@@ -49,7 +49,6 @@ LEAVES = {
         "top_p": 1.0,
         "top_k": 0,
         "min_p": None,
-        "repetition_penalty": 1.0,
         "stop": (),
         "chat_template_kwargs": {},
         "chat_template": None,
@@ -59,6 +58,7 @@ LEAVES = {
         "environments": None,
         "environment_timeout_s": 300.0,
         "rewards": (),
+        "advantage": "group_std",
         "max_concurrent_rollouts": 512,
         "max_staleness": 4,
         "loop": None,
@@ -207,7 +207,7 @@ def every_section(model: type[Section] = Config) -> Iterator[type[Section]]:
 
 def test_every_leaf_is_documented():
     models = {*every_section(), RewardSource}
-    assert len(models) == len(LEAVES) + 4  # Config, PeftConfig, DataSource, RewardSource
+    assert len(models) == len(LEAVES) + 5  # Config, PeftConfig, DataSource, and two sources
     bare = [
         f"{model.__name__}.{leaf}"
         for model in models

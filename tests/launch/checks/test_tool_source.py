@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from asyncgrpo.config.sections.environments import EnvironmentSource
 from asyncgrpo.launch.checks.tool_source import problems
 
 SOURCE = '''
@@ -66,6 +67,19 @@ def takes_anything(*numbers: int, **more: int):
 @decorated
 def unknowable(a):
     return a
+
+def make(level, size=2, *, seed=None):
+    return Game()
+
+async def make_any(**options):
+    return Game()
+
+class Made:
+    def __init__(self, level):
+        self.level = level
+
+    def reset(self, **columns):
+        return None
 
 class Game:
     """A game."""
@@ -138,12 +152,20 @@ GOOD_OR_UNKNOWABLE = ["add", "add_again", "has_one_that_yields", "unknowable", "
 
 def test_a_method_that_has_the_name_of_a_tool_is_told(module: str, tmp_path: Path):
     (tmp_path / "other.py").write_text('def move() -> None:\n    """Move."""\n')
-    tools, environments = [f"{tmp_path}/other.py:move"], {"rollout.environments": f"{module}:Game"}
+    tools, environments = [f"{tmp_path}/other.py:move"], environments_of("", module, "Game")
     (line,) = problems(tools, environments)
     assert line == (
         "rollout.environments: `Game.move` has the name of a tool in rollout.tools[0]; "
         "rename one of them"
     )
+
+
+def environments_of(name: str, module: str, cls: str, kwargs=None):
+    return {
+        f"rollout.environments{name}": EnvironmentSource(
+            path=f"{module}:{cls}", kwargs=kwargs or {}
+        )
+    }
 
 
 @pytest.mark.parametrize("name", GOOD_OR_UNKNOWABLE)
@@ -153,15 +175,34 @@ def test_what_is_good_or_unknowable_is_left_to_the_worker(module: str, name: str
 
 def test_an_environments_methods_are_its_tools(module: str):
     environments = {
-        "rollout.environments.good": f"{module}:Game",
-        "rollout.environments.heir": f"{module}:Inherits",
-        "rollout.environments.bad": f"{module}:BadGame",
-        "rollout.environments.none": f"{module}:NoReset",
-        "rollout.environments.no_class": f"{module}:add",
+        **environments_of(".good", module, "Game"),
+        **environments_of(".heir", module, "Inherits"),
+        **environments_of(".bad", module, "BadGame"),
+        **environments_of(".none", module, "NoReset"),
     }
     assert [line.partition(";")[0] for line in problems([], environments)] == [
         "rollout.environments.bad: tool `move`: parameter `to` has no type hint",
         "rollout.environments.bad: tool `stop` has no docstring",
         "rollout.environments.none: `NoReset` has no `reset(**row)`, which begins a rollout",
-        "rollout.environments.no_class: `add` is a function",
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs", "problem"),
+    [
+        ("make", {"level": 3}, ""),
+        ("make", {"level": 3, "size": 1, "seed": 0}, ""),
+        ("make", {}, "needs `level`: give it in kwargs"),
+        ("make", {"level": 3, "colour": 1}, "does not take `colour` of kwargs; expected level, "),
+        ("make_any", {"colour": 1}, ""),
+        ("Made", {"level": 3}, ""),
+        ("Made", {}, "needs `level`: give it in kwargs"),
+        ("Game", {}, ""),
+        ("Inherits", {"level": 3}, ""),
+    ],
+)
+def test_what_makes_an_environment_gets_its_keywords(module: str, name, kwargs, problem: str):
+    found = list(problems([], environments_of("", module, name, kwargs)))
+    assert [line.startswith(f"rollout.environments: `{name}` {problem}") for line in found] == (
+        [True] if problem else []
+    )

@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from asyncgrpo.config.sections.environments import EnvironmentSource
 from asyncgrpo.errors import ConfigError, DataError, HookError, ServerError
 from asyncgrpo.metrics.values import Recorder
 from asyncgrpo.rollout.one_rollout import with_observation
@@ -14,11 +15,15 @@ from tests.rollout import environment_classes as classes
 MODULE = "tests.rollout.environment_classes"
 
 
+def source(name, **kwargs):
+    return EnvironmentSource(path=f"{MODULE}:{name}", kwargs=kwargs)
+
+
 def load(given, *, most_instances=4, timeout_s=5.0):
     if isinstance(given, str):
-        given = f"{MODULE}:{given}"
-    else:
-        given = {name: f"{MODULE}:{cls}" for name, cls in given.items()}
+        given = source(given)
+    elif isinstance(given, dict):
+        given = {name: source(cls) for name, cls in given.items()}
     return load_environments(given, most_instances=most_instances, timeout_s=timeout_s)
 
 
@@ -203,7 +208,6 @@ async def test_an_instance_outlives_a_servers_failure_and_no_other(error, left):
     ("given", "error", "message"),
     [
         ("NoReset", HookError, r"`NoReset` has no `reset\(\*\*row\)`"),
-        ("not_a_class", HookError, "expected a class"),
         ("UndescribedTool", HookError, "tool `step`: parameter `direction` has no type hint"),
         (
             "ConstructorNeedsAnArgument",

@@ -5,8 +5,6 @@ log p(v) is onehot(v) - p and every formula can be written out.
 """
 
 import itertools
-import math
-from typing import get_args
 
 import numpy as np
 import pytest
@@ -14,22 +12,23 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from asyncgrpo.config.reading.built_in import built_in_names
 from asyncgrpo.config.sections.loss import LossConfig
 from asyncgrpo.packing.row import build_row
 from asyncgrpo.records import NO_TOKEN, Sample, SampleKey
-from asyncgrpo.training.loss.correction import Correction, Kind, SampleRatios
+from asyncgrpo.training.loss.correction import KEY, Correction, RatioLimits, Ratios
 from asyncgrpo.training.loss.loss import LossSettings, policy_loss
 from asyncgrpo.training.loss.loss_sums import loss_metrics
 from asyncgrpo.training.model.row_tensors import RowTensors
 from tests.training.fixtures import loss_settings
 from tests.training.loss.test_loss import V, scores_of, softmax
 
-KINDS: tuple[Kind, ...] = get_args(Kind)
+KINDS = built_in_names(KEY)
 LOW, HIGH = 0.6, 1.7
 TAIL_FLOOR = 1e-6
 
 
-def weight(kind: Kind, r: float, rest: float, n: int, low: float = LOW, high: float = HIGH):
+def weight(kind: str, r: float, rest: float, n: int, low: float = LOW, high: float = HIGH):
     """The docstring's table; `rest` = the product of the sample's other ratios."""
 
     def inside(x: float) -> float:
@@ -81,7 +80,7 @@ def ratios(z, q, drawn) -> np.ndarray:
     return np.array([p[i, v] / q[i, v] for i, v in enumerate(drawn)])
 
 
-def centered_by_hand(z, q, drawn, advantage: float, k: int, kind: Kind, tail: str) -> np.ndarray:
+def centered_by_hand(z, q, drawn, advantage: float, k: int, kind: str, tail: str) -> np.ndarray:
     """- A ( w(r) grad log p(o) - sum_v w_v grad log p(v) ) for one sample."""
     p, r, n = softmax(z), ratios(z, q, drawn), len(drawn)
     found = np.zeros_like(z)
@@ -122,11 +121,12 @@ def far_from_the_range(z, q, tokens) -> bool:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_weights_of_three_tokens_by_hand(kind: Kind):
+def test_the_weights_of_three_tokens_by_hand(kind: str):
     r = np.array([2.0, 0.5, 1.2])  # rho = 1.2, g = 1.2^(1/3) = 1.06
     row = row_of(np.full((1, 3, V), 1 / V), [[0, 1, 2]], [1.0])
     log_ratio = torch.from_numpy(np.log(r))
-    found = Correction(kind, LOW, HIGH).weight(log_ratio, SampleRatios.of(log_ratio, row))
+    limits = RatioLimits(LOW, HIGH, 0.2, 0.2)
+    found = Correction.named(kind).weight(Ratios.of(log_ratio, row), limits)
     expected = {
         "token_mask": [0, 0, 1.2],
         "icepop": [0, 0, 1.2],
@@ -209,7 +209,7 @@ def context_free(seed: int, spread: float, length: int):
 @pytest.mark.parametrize("tail", ["none", "proportional"])
 @pytest.mark.parametrize("length", [1, 2])
 def test_a_constant_advantage_has_zero_mean_gradient_over_the_sampler_when_k_is_v(
-    kind: Kind, tail, length
+    kind: str, tail, length
 ):
     z, q, tokens, chance = context_free(7, 0.6, length)
     settings = loss_settings(correction=kind, centering_tail=tail, clip_min=LOW, clip_max=HIGH)
@@ -219,7 +219,7 @@ def test_a_constant_advantage_has_zero_mean_gradient_over_the_sampler_when_k_is_
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_expected_gradient_over_the_sampler_is_the_closed_form(kind: Kind):
+def test_the_expected_gradient_over_the_sampler_is_the_closed_form(kind: str):
     """One token: - sum_v q_v A_v w_v grad log p(v)  +  E[A] sum_v q_v w_v grad log p(v)."""
     z, q, tokens, chance = context_free(7, 0.6, 1)
     advantages = [0.5, -1.0, 2.0, 0.25, -0.75]
@@ -269,7 +269,7 @@ def test_a_masked_sample_stays_in_the_denominator_and_leaves_the_others_alone():
         assert (masked.total, masked.weight) == (2, 4)
 
 
-MASKED: dict[Kind, int] = {
+MASKED: dict[str, int] = {
     "token_mask": 2,
     "icepop": 2,
     "token_clip": 0,
@@ -280,7 +280,7 @@ MASKED: dict[Kind, int] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_masked_mean_counts_what_the_correction_leaves_out(kind: Kind):
+def test_masked_mean_counts_what_the_correction_leaves_out(kind: str):
     p = np.array([0.4, 0.1, 0.24])  # ratios 2, 0.5, 1.2
     z = np.log(np.stack([np.full(V, (1 - each) / 4) for each in p]))
     z[:, 0] = np.log(p)
@@ -292,7 +292,7 @@ def test_masked_mean_counts_what_the_correction_leaves_out(kind: Kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_ratios_beyond_any_number_stay_finite(kind: Kind):
+def test_ratios_beyond_any_number_stay_finite(kind: str):
     z = np.zeros((1, 4, V))
     z[..., 0] = -200.0
     q = np.full((1, 4, V), 1 / V)
@@ -305,6 +305,8 @@ def test_ratios_beyond_any_number_stay_finite(kind: Kind):
 def test_the_recipe_chooses_the_correction():
     for kind in KINDS:
         settings = LossSettings.from_config(LossConfig(correction=kind, epsilon_high=0.2))
-        assert settings.corrects == Correction(kind, 0.5, 5.0)
-    assert math.isclose(loss_settings().corrects.low, 0.5)
-    assert loss_settings().correction == "token_mask"
+        assert settings.correction == Correction.named(kind)
+        assert settings.correction.path.endswith(f":{kind}")
+        assert settings.limits == RatioLimits(0.5, 5.0, 0.2, 0.2)
+        assert settings.correction.is_gate == (kind not in REPLACES_THE_RATIO)
+    assert loss_settings().correction == Correction.named("token_mask")

@@ -68,7 +68,7 @@ def gradient(z: np.ndarray, row: RowTensors, loss_settings: LossSettings, denomi
 
 
 def f(r: float, s: LossSettings) -> float:
-    return r if s.clip_min <= r <= s.clip_max else 0.0
+    return r if s.limits.clip_min <= r <= s.limits.clip_max else 0.0
 
 
 def centered_by_hand(z, q, tokens, advantages, k, s: LossSettings) -> np.ndarray:

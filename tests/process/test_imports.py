@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from asyncgrpo.errors import HookError
-from asyncgrpo.rollout.hooks.imports import load_object
+from asyncgrpo.process.imports import load_object
 
 
 def test_a_module_and_a_nested_name():

@@ -10,6 +10,7 @@ import hashlib
 import importlib
 import importlib.util
 import sys
+import traceback
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -33,6 +34,18 @@ def load_object(path: str, *, key: str) -> Any:
             raise HookError(f"{key}: `{module_path}` has no `{name}`; {_names(module)}")
         found = getattr(found, part)
     return found
+
+
+def own_failure(error: Exception, path: str) -> str:
+    """The words for an error of a user's function, with its line in their file.
+
+    raised ZeroDivisionError: division by zero (line 7)
+    """
+    module_path = path.rpartition(":")[0]
+    module = None if module_path.endswith(".py") else sys.modules.get(module_path)
+    file = module_path if module is None else str(module.__file__)
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
+    return f"raised {describe_error(error)}" + (f" (line {lines[-1]})" if lines else "")
 
 
 def _load_module(module_path: str, *, key: str) -> ModuleType:
