@@ -63,7 +63,8 @@ def test_a_file_elsewhere_is_told_by_its_name(monkeypatch, tmp_path):
 
 
 def test_what_a_library_raises_is_told_where_the_user_called_it():
-    assert f"{HERE}:{line_of(parses, 'json.loads')} in parses" in str(locate_error(caught(parses, "{")))
+    told = str(locate_error(caught(parses, "{")))
+    assert f"{HERE}:{line_of(parses, 'json.loads')} in parses" in told
 
 
 async def test_threads_and_coroutines_keep_the_place():

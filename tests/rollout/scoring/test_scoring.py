@@ -139,9 +139,7 @@ async def test_an_answer_that_cannot_be_read_is_named():
     def judge(completions, **kwargs):
         return Broken()
 
-    with pytest.raises(
-        HookError, match="returned what raised RuntimeError: on another device"
-    ):
+    with pytest.raises(HookError, match="returned what raised RuntimeError: on another device"):
         await reward(judge).score(group("a"))
 
 
