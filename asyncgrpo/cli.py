@@ -5,6 +5,7 @@ exit code  0  success     1  a failed run     2  a usage or configuration error
 
 import contextlib
 import errno
+import os
 import sys
 from collections.abc import Generator
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Annotated
 import typer
 
 from asyncgrpo.errors import CheckpointError, ConfigError, DataError, UserError
+from asyncgrpo.process.log_format import DEBUG_VARIABLE
 
 SUCCESS, FAILED_RUN, USAGE_ERROR = 0, 1, 2
 NOTHING_STARTED = (ConfigError, CheckpointError, DataError)  # when the launcher raises them
@@ -173,6 +175,8 @@ def _path_of(what: list[str]) -> Path:
 @contextlib.contextmanager
 def _errors_reported(*, debug: bool) -> Generator[None]:
     """Turn a user's mistake into a message and an exit code; `debug` shows its traceback."""
+    if debug:
+        os.environ[DEBUG_VARIABLE] = "1"
     try:
         yield
     except UserError as error:

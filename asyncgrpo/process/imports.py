@@ -10,12 +10,12 @@ import hashlib
 import importlib
 import importlib.util
 import sys
-import traceback
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from asyncgrpo.errors import HookError, describe_error
+from asyncgrpo.errors import HookError
+from asyncgrpo.process.user_code import describe_hook_error
 
 
 def load_object(path: str, *, key: str) -> Any:
@@ -36,18 +36,6 @@ def load_object(path: str, *, key: str) -> Any:
     return found
 
 
-def own_failure(error: Exception, path: str) -> str:
-    """The words for an error of a user's function, with its line in their file.
-
-    raised ZeroDivisionError: division by zero (line 7)
-    """
-    module_path = path.rpartition(":")[0]
-    module = None if module_path.endswith(".py") else sys.modules.get(module_path)
-    file = module_path if module is None else str(module.__file__)
-    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
-    return f"raised {describe_error(error)}" + (f" (line {lines[-1]})" if lines else "")
-
-
 def _load_module(module_path: str, *, key: str) -> ModuleType:
     if module_path.endswith(".py"):
         return _load_file(Path(module_path), key=key)
@@ -62,7 +50,7 @@ def _load_module(module_path: str, *, key: str) -> ModuleType:
         raise HookError(f"{key}: importing `{module_path}` failed: {error}") from error
     except (Exception, SystemExit) as error:
         raise HookError(
-            f"{key}: importing `{module_path}` failed: {describe_error(error)}"
+            f"{key}: importing `{module_path}` failed: {describe_hook_error(error)}"
         ) from error
 
 
@@ -83,7 +71,7 @@ def _load_file(file: Path, *, key: str) -> ModuleType:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # a script may exit where nothing guards its end
         del sys.modules[module_name]
-        raise HookError(f"{key}: loading `{file}` failed: {describe_error(error)}") from error
+        raise HookError(f"{key}: loading `{file}` failed: {describe_hook_error(error)}") from error
     return module
 
 

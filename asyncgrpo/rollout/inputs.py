@@ -9,7 +9,8 @@ from typing import Any
 
 from asyncgrpo.channel.shares import ALONE, Share
 from asyncgrpo.config import Config, known
-from asyncgrpo.errors import ConfigError, HookError, UserError, describe_error
+from asyncgrpo.errors import ConfigError, HookError, UserError
+from asyncgrpo.process.user_code import describe_hook_error
 from asyncgrpo.rollout.chat.chat import Chat, Tokenizer
 from asyncgrpo.rollout.data.prompts import PromptSource
 from asyncgrpo.rollout.loop import AsyncRolloutLoop, loop_class
@@ -105,6 +106,6 @@ def make_loop(inputs: Inputs, sampler: Sampler) -> AsyncRolloutLoop:
         raise
     except Exception as error:
         raise HookError(
-            f"{inputs.loop_class.__name__} cannot be built ({describe_error(error)}); "
+            f"{inputs.loop_class.__name__} cannot be built ({describe_hook_error(error)}); "
             "make what it needs in `setup`, not in `__init__`"
         ) from error

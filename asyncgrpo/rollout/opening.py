@@ -15,7 +15,8 @@ import numpy as np
 from jaxtyping import Int32
 
 from asyncgrpo.channel.messages import DropReason, EpochEmpty, PromptDropped
-from asyncgrpo.errors import DataError, HookError, describe_error
+from asyncgrpo.errors import DataError, HookError
+from asyncgrpo.process.user_code import hook_error
 from asyncgrpo.rollout.data.row_mapping import Prompt, RowError
 from asyncgrpo.rollout.data.stream import UNKNOWN_LENGTH
 from asyncgrpo.rollout.hooks.threads import in_daemon_thread
@@ -109,7 +110,7 @@ class Opening:
             if too_long and self._drops_long:
                 self._say_dropped(prompt.row_index, error)
                 return DropReason.TOO_LONG
-            self._limits.count_failure(f"row {prompt.row_index}: {error}")
+            self._limits.count_failure(f"row {prompt.row_index}: {error}", error)
             return DropReason.ERROR
         return OpenGroup(
             group_id=self._num_groups,
@@ -127,7 +128,7 @@ class Opening:
             return bool(self._loop.filter_prompt(prompt.row_index, prompt.row, prompt.epoch))
         except Exception as error:
             hook = f"{type(self._loop).__name__}.filter_prompt"
-            raise HookError(f"{hook} raised {describe_error(error)}") from error
+            raise hook_error(f"{hook} raised", error) from error
 
     def _environment(self, prompt: Prompt) -> EnvironmentKind | None:
         if self._environments is None:

@@ -30,7 +30,7 @@ from asyncgrpo.errors import DataError, UserError
 from asyncgrpo.metrics.sinks import EVENTS_FILE, EventLog
 from asyncgrpo.metrics.values import Recorder
 from asyncgrpo.process.ending import run_to_the_end
-from asyncgrpo.process.log_format import start_log
+from asyncgrpo.process.log_format import is_debug, start_log
 from asyncgrpo.process.title import process_title, take_title
 from asyncgrpo.records import SamplingParams
 from asyncgrpo.rollout.data.prompts import PromptSource, load_prompts
@@ -61,7 +61,7 @@ def main() -> None:
         take_title(process_title(share.name, known(config.run.name)))
         asyncio.run(_until_terminated(_run(run_dir, config, share)))
     except UserError as error:
-        log.error("%s", error)  # noqa: TRY400 - a user's mistake is a message, not a traceback
+        log.error("%s", error, exc_info=is_debug())  # noqa: TRY400 - else a message, no traceback
         sys.exit(1)
 
 
@@ -122,7 +122,7 @@ async def _run(run_dir: Path, config: Config, share: Share) -> None:
         await link.send(Failed(reason, share.index))
         if failure is None:
             raise
-        raise failure from None
+        raise failure from failure.__cause__
     finally:
         link.close()
 

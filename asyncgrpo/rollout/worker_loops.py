@@ -28,10 +28,11 @@ from asyncgrpo.channel.messages import (
 )
 from asyncgrpo.channel.ordinals import wanted_ordinals
 from asyncgrpo.config import known
-from asyncgrpo.errors import HookError, ServerError, describe_error
+from asyncgrpo.errors import ServerError
 from asyncgrpo.ledger.failure_budget import FailureBudget
 from asyncgrpo.metrics.sinks import EventLog
 from asyncgrpo.metrics.values import Recorder
+from asyncgrpo.process.user_code import hook_error
 from asyncgrpo.rollout.generation import Generation
 from asyncgrpo.rollout.inputs import Inputs, make_loop
 from asyncgrpo.rollout.limits.admission import Admission
@@ -170,9 +171,7 @@ class WorkerLoops:
         try:
             await self._loop.setup()
         except Exception as error:
-            raise HookError(
-                f"{type(self._loop).__name__}.setup raised {describe_error(error)}"
-            ) from error
+            raise hook_error(f"{type(self._loop).__name__}.setup raised", error) from error
 
     async def _close(self) -> None:
         """Closes the user's loop; its failure is logged, and does not fail the run."""

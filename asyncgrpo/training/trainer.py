@@ -39,7 +39,7 @@ from asyncgrpo.ledger.checkpoint_layout import (
 )
 from asyncgrpo.ledger.run_end import reached_end
 from asyncgrpo.process.ending import run_to_the_end
-from asyncgrpo.process.log_format import LOST_RANK, start_log
+from asyncgrpo.process.log_format import LOST_RANK, is_debug, start_log
 from asyncgrpo.process.title import process_title, take_title
 from asyncgrpo.training.checkpoint import gather, load_optimizer, rehearse_save
 from asyncgrpo.training.director import follow
@@ -348,7 +348,7 @@ def run(
     try:
         train(run_dir, step, make_publisher)
     except UserError as error:
-        logger.error("%s", error)  # noqa: TRY400 - a user's mistake is a message, no traceback
+        logger.error("%s", error, exc_info=is_debug())  # noqa: TRY400 - else a message alone
         return 1
     except RuntimeError as error:
         if not is_lost_rank(error):

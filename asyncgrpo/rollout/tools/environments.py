@@ -24,9 +24,10 @@ from typing import Any
 import numpy as np
 
 from asyncgrpo.config.sections.environments import KEY, EnvironmentSource, sources_by_key
-from asyncgrpo.errors import ConfigError, DataError, HookError, ServerError, describe_error
+from asyncgrpo.errors import ConfigError, DataError, HookError, ServerError
 from asyncgrpo.metrics.values import Recorder
-from asyncgrpo.process.imports import load_object, own_failure
+from asyncgrpo.process.imports import load_object
+from asyncgrpo.process.user_code import hook_error
 from asyncgrpo.rollout.hooks.threads import TookTooLongError, call_hook, call_hook_now
 from asyncgrpo.rollout.tools.environment_kind import (
     COLUMN,
@@ -171,9 +172,7 @@ class Environments:
                     f"environment `{kind.name}`: {what} took longer than "
                     f"rollout.environment_timeout_s = {self._timeout_s:g}"
                 ) from error
-            raise HookError(
-                f"environment `{kind.name}`: {what} raised {describe_error(error)}"
-            ) from error
+            raise hook_error(f"environment `{kind.name}`: {what} raised", error) from error
 
 
 def load_environments(
@@ -226,7 +225,7 @@ def _load(source: EnvironmentSource, key: str, timeout_s: float) -> tuple[Enviro
             f"{key}: {name} took longer than rollout.environment_timeout_s = {timeout_s:g}"
         ) from error
     except Exception as error:
-        raise HookError(f"{key}: {name} {own_failure(error, source.path)}") from error
+        raise hook_error(f"{key}: {name} raised", error) from error
     if inspect.isclass(made):
         raise HookError(f"{key}: {name} made the class `{made.__name__}`; expected an instance")
     return EnvironmentKind(type(made), key=key, make=found, kwargs=source.kwargs), made

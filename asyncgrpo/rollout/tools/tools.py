@@ -13,6 +13,7 @@ hooks' event loop, so a slow tool delays only its own rollout.
 import asyncio
 import inspect
 import json
+import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -22,10 +23,13 @@ from weakref import WeakKeyDictionary
 
 from asyncgrpo.errors import HookError, describe_error
 from asyncgrpo.process.imports import load_object
+from asyncgrpo.process.user_code import describe_hook_error, locate_error
 from asyncgrpo.rollout.chat.reply_parsing import SHOWN_CHARACTERS, BadCall, ToolCall
 from asyncgrpo.rollout.chat.tool_schema import ToolSchema, tool_name, tool_schema
 from asyncgrpo.rollout.group import Message
 from asyncgrpo.rollout.hooks.threads import call_hook
+
+log = logging.getLogger(__name__)
 
 ToolFunction = Callable[..., Any]
 
@@ -126,9 +130,23 @@ class Toolbox:
                     f"tool `{call.name}` took longer than rollout.tool_timeout_s = "
                     f"{self._timeout_s:g}"
                 ) from error
+            self._note(call.name, error)
             return CallOutcome.FAILED, _error(describe_error(error))
 
+    def _note(self, name: str, error: Exception) -> None:
+        """Logs a place where a tool fails, once; the model is told of each failure."""
+        place = locate_error(error)
+        if place is not None and (name, place) not in _NOTED:
+            _NOTED.add((name, place))
+            log.warning(
+                "tool `%s` raised %s; the model is told so, and this is logged once",
+                name,
+                describe_hook_error(error),
+                exc_info=error,
+            )
 
+
+_NOTED = set[tuple[str, str]]()  # tool and place; a run has few
 _schemas: "WeakKeyDictionary[ToolFunction, ToolSchema]" = WeakKeyDictionary()
 
 

@@ -26,7 +26,8 @@ from torch import Tensor
 from asyncgrpo.config.reading.built_in import full_path
 from asyncgrpo.config.sections.loss import LossConfig
 from asyncgrpo.errors import HookError
-from asyncgrpo.process.imports import load_object, own_failure
+from asyncgrpo.process.imports import load_object
+from asyncgrpo.process.user_code import hook_error
 from asyncgrpo.training.model.row_tensors import RowTensors
 
 KEY = ("loss", "correction")
@@ -162,7 +163,7 @@ class Correction:
         except HookError:
             raise
         except Exception as error:
-            raise HookError(f"{self} {own_failure(error, self.path)}") from error
+            raise hook_error(f"{self} raised", error) from error
         return self._checked(found, ratios.log_ratio)
 
     def rehearse(self, config: LossConfig, limits: RatioLimits, device: torch.device) -> None:
