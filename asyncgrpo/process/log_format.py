@@ -21,7 +21,7 @@ def is_debug() -> bool:
 
 
 def start_log() -> None:
-    """Logs to stderr from now on, and stacks on request; all of our messages under `--debug`."""
+    """Logs to stderr from now on, more under `--debug`, and stacks on request."""
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, stream=sys.stderr)
     if is_debug():
         logging.getLogger("asyncgrpo").setLevel(logging.DEBUG)

@@ -19,7 +19,7 @@ from asyncgrpo.errors import HookError
 from asyncgrpo.metrics.values import Recorder
 from asyncgrpo.process.user_code import hook_error
 from asyncgrpo.rollout.group import RolloutGroup
-from asyncgrpo.rollout.limits.drought import Drought
+from asyncgrpo.rollout.limits.drought import Drought, example_of
 from asyncgrpo.rollout.limits.limits import Limits
 from asyncgrpo.rollout.loop import AsyncRolloutLoop
 from asyncgrpo.rollout.observe import observe_group
@@ -80,14 +80,15 @@ class ScoringLoop:
     async def _resolve(self, finished: FinishedGroup) -> None:
         start = time.monotonic()
         self._recorder.record("rollout/score_wait_s", start - finished.queued_at)
+        group = finished.to_score()
         try:
-            outcome = await self._outcome(finished)
+            outcome = await self._outcome(finished, group)
         except HookError as error:
             self._fail(finished, error)
             outcome = finished.dropped(DropReason.ERROR)
         else:
             self._limits.scoring_failures.succeed()
-        self._watch_drought(outcome)
+        self._watch_drought(outcome, group)
         self._recorder.record("rollout/score_s", time.monotonic() - start)
         offered = sum(sample.num_tokens for sample in samples_of(outcome))
         self._limits.admission.close_group(
@@ -96,8 +97,7 @@ class ScoringLoop:
         self._wake()
         await self._emit(outcome)
 
-    async def _outcome(self, finished: FinishedGroup) -> GroupOutcome:
-        group = finished.to_score()
+    async def _outcome(self, finished: FinishedGroup, group: RolloutGroup) -> GroupOutcome:
         scored = await score_group(self._rewards, group)
         group.rewards = total_rewards(scored.weighted)
         advantages_G = self._advantages(group)
@@ -127,10 +127,10 @@ class ScoringLoop:
             raise HookError(f"{hook} returned {advantages_G.tolist()}; expected finite numbers")
         return advantages_G
 
-    def _watch_drought(self, outcome: GroupOutcome) -> None:
+    def _watch_drought(self, outcome: GroupOutcome, group: RolloutGroup) -> None:
         if not isinstance(outcome, PromptDropped):
             self._drought.gave()
-        elif warning := self._drought.empty(outcome.reason):
+        elif warning := self._drought.empty(outcome.reason, example_of(group)):
             self._warn(warning)
 
     def _fail(self, group: FinishedGroup, error: HookError) -> None:

@@ -45,8 +45,8 @@ def test_its_reason_not_to_serve_is_the_errors_text():
         Child(MODULE, "no such luck")
 
 
-def test_one_that_ends_before_it_is_ready_gives_no_reason():
-    with pytest.raises(ClosedError, match=r"^$"):
+def test_one_that_ends_before_it_is_ready_has_ended():
+    with pytest.raises(ClosedError, match=r"^the process has ended$"):
         Child(MODULE, "")
 
 
