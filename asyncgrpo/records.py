@@ -103,6 +103,7 @@ class Sample(msgspec.Struct, frozen=True):
     rollout: int = 0  # index of its rollout in the group
     generated_at: float = 0.0  # time.time() at the end of its rollout
     queued_at: float = 0.0  # time.time() when it was offered to the trainer
+    reward: float | None = None  # of its rollout, all sources together; None = not scored
     candidate_ids: Int32[np.ndarray, "c"] | None = None  # both None: the full vocabulary
     candidate_counts: Int32[np.ndarray, "n"] | None = None  # 0 where not trained
 

@@ -61,7 +61,15 @@ REWARDS = (
         "It shrinks towards 0: rollout.advantage group_std divides by it.",
         "reward",
     ),
-    Metric("reward_kept", "What is the mean reward of the groups trained?", unit="reward"),
+    Metric(
+        "reward_trained",
+        "What is the mean reward of the samples that a step trained?",
+        "Below reward: groups that are solved have no signal, and are not trained.",
+        "reward",
+    ),
+    Metric(
+        "reward_kept", "What is the mean reward of the groups scored with signal?", unit="reward"
+    ),
     Metric(
         "reward_dropped",
         "At which reward are the groups without signal stuck?",

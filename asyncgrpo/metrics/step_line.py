@@ -17,10 +17,12 @@ class Column:
     metric: str
     text: str
     log_only: bool = False  # for the trainer's log, not for the launcher's line
+    instead_of: str | None = None  # shown where this metric was not measured
 
 
 COLUMNS = (
     Column("reward", "reward {:.3f}"),
+    Column("reward_trained", "reward {:.3f} of its samples", instead_of="reward"),
     Column("loss", "loss {:+.4f}", log_only=True),
     Column("entropy", "entropy {:.3f}", log_only=True),
     Column("sample/staleness_mean", "staleness {:.1f}"),
@@ -42,6 +44,8 @@ def step_line(
     parts = [
         column.text.format(values[column.metric])
         for column in COLUMNS
-        if column.metric in values and (log or not column.log_only)
+        if column.metric in values
+        and (log or not column.log_only)
+        and column.instead_of not in values
     ]
     return f"step {step}{of}  {'  '.join(parts)}"

@@ -8,6 +8,7 @@ advantages and samples.
 Shape suffix: G = the finished rollouts of the group.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -97,11 +98,18 @@ class FinishedGroup:
             completions_sequences=[[*finished.drafts.drafts] for finished in self.rollouts],
         )
 
-    def ready(self, advantages_G: Float64[np.ndarray, "G"], *, offered_at: float) -> GroupReady:
-        """The group's samples, each with its rollout's advantage."""
+    def ready(
+        self,
+        advantages_G: Float64[np.ndarray, "G"],
+        rewards_G: Float64[np.ndarray, "G"],
+        *,
+        offered_at: float,
+    ) -> GroupReady:
+        """The group's samples, each with its rollout's advantage and reward."""
         opened = self.opened
         samples: list[Sample] = []
-        for finished, advantage in zip(self.rollouts, advantages_G.tolist(), strict=True):
+        given = zip(self.rollouts, advantages_G.tolist(), rewards_G.tolist(), strict=True)
+        for finished, advantage, reward in given:
             for draft in finished.drafts.drafts:
                 versions = (span.version for span in draft.version_spans)
                 sample = replace(
@@ -112,6 +120,7 @@ class FinishedGroup:
                     rollout=finished.index,
                     generated_at=finished.generated_at,
                     queued_at=offered_at,
+                    reward=None if math.isnan(reward) else reward,
                 )
                 samples.append(sample)
         return GroupReady(opened.epoch, opened.position, opened.prompt.row_index, tuple(samples))

@@ -108,7 +108,7 @@ class ScoringLoop:
             return finished.dropped(DropReason.NO_SIGNAL)
         if not finished.has_trained_token:
             return finished.dropped(DropReason.ALL_MASKED)
-        return finished.ready(advantages_G, offered_at=time.time())
+        return finished.ready(advantages_G, group.rewards, offered_at=time.time())
 
     def _advantages(self, group: RolloutGroup) -> Float64[np.ndarray, "G"]:
         hook = f"{type(self._loop).__name__}.compute_advantages"

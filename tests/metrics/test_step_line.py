@@ -24,5 +24,10 @@ def test_what_a_window_did_not_measure_is_left_out():
     assert step_line(1, {"perf/step_s": 1.25}) == "step 1  took 1.2 s"
 
 
+def test_a_step_whose_samples_were_all_scored_before_it_shows_their_own_reward():
+    assert step_line(1, {"reward_trained": 0.25}) == "step 1  reward 0.250 of its samples"
+    assert step_line(1, {"reward_trained": 0.25, "reward": 0.5}) == "step 1  reward 0.500"
+
+
 def test_every_column_is_a_declared_metric():
     assert [column.metric for column in COLUMNS if describe(column.metric) is None] == []

@@ -34,9 +34,9 @@ def test_rollouts_samples_and_rewards_are_in_the_order_of_the_index(order, faile
     assert [rollout.index for rollout in finished.rollouts] == kept
     assert [prompt[0]["content"] for prompt in finished.to_score().prompts] == [*map(str, kept)]
     assert finished.to_score().reward_kwargs == {"target": [9] * len(kept)}
-    ready = finished.ready(np.array(kept, np.float64), offered_at=2.0)
-    assert [(s.rollout, s.advantage, s.input_ids[-1]) for s in ready.samples] == [
-        (i, float(i), 10 * i) for i in kept
+    ready = finished.ready(np.array(kept, np.float64), 2.0 * np.array(kept), offered_at=2.0)
+    assert [(s.rollout, s.advantage, s.reward, s.input_ids[-1]) for s in ready.samples] == [
+        (i, float(i), 2.0 * i, 10 * i) for i in kept
     ]
     assert [sample.key.index for sample in ready.samples] == [*range(len(kept))]
 
@@ -52,7 +52,9 @@ def test_a_group_is_over_when_each_rollout_ended_or_failed():
 def test_a_sample_has_what_its_group_gives_it():
     span = VersionSpan(4, 0, 1)
     group = a_group([ended(1, spans=(span,)), ended(0, num_turns=2)])
-    ready = group.close(queued_at=1.0).ready(np.array([0.5, -0.5]), offered_at=2.0)
+    ready = group.close(queued_at=1.0).ready(
+        np.array([0.5, -0.5]), np.array([1.0, np.nan]), offered_at=2.0
+    )
     assert (ready.epoch, ready.position, ready.row_index) == (2, 4, 3)
     assert [(s.key.epoch, s.key.position, s.key.index) for s in ready.samples] == [
         (2, 4, 0), (2, 4, 1), (2, 4, 2),

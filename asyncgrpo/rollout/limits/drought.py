@@ -1,4 +1,4 @@
-"""Groups in a row that give nothing to train on, told before a run hangs silently.
+"""Groups in a row that give nothing to train on, told in good time.
 
     group scored  --gave | empty(reason)-->  a warning at each length that is new to the run
                                              RunError   no reward scored any of the last 256

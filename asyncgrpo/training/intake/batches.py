@@ -226,6 +226,8 @@ class Batches:
         record("sample/forwarded_tokens_mean", sample.num_tokens)
         record("sample/forwarded_tokens_max", sample.num_tokens)
         record("sample/trained_tokens_mean", sample.num_trained)
+        if sample.reward is not None:
+            record("reward_trained", sample.reward)
         if sample.queued_at > 0:
             record("sample/time_in_queue_s", max(now - sample.queued_at, 0.0))
 

@@ -133,6 +133,21 @@ def test_a_sample_that_cannot_be_trained_is_dropped_as_an_error_and_its_group_tr
     assert batches.ledger.counts.dropped_by_reason == {"error": 1}
 
 
+def test_the_reward_of_a_step_is_that_of_the_samples_it_trains():
+    batches = make_batches(budget=1000)
+    rewards = (0.25, 1.0, None)  # the last: a loop of one's own gave no reward
+    samples = tuple(
+        msgspec.structs.replace(make_sample(0, 0, index), reward=reward)
+        for index, reward in enumerate(rewards)
+    )
+    batches.offer(GroupReady(0, 0, 0, samples))
+    assert batches.flush()
+    assert "reward_trained" not in batches.recorder.drain()  # scored, and not trained yet
+    batches.take(now=0.0)
+    measured = batches.recorder.drain()["reward_trained"]
+    assert (measured.total, measured.weight) == (1.25, 2)
+
+
 def test_the_bound_holds_in_updates_while_syncs_coalesce(tmp_path: Path):
     """The real publisher, busy with the first version while the trainer takes four steps."""
     batches = make_batches(max_staleness=3)
