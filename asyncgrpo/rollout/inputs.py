@@ -5,14 +5,15 @@
 Mistakes in the recipe, the dataset or a hook show here, before the first request.
 """
 
+import itertools
 from typing import Any
 
 from asyncgrpo.channel.shares import ALONE, Share
 from asyncgrpo.config import Config, known
-from asyncgrpo.errors import ConfigError, HookError, UserError
+from asyncgrpo.errors import ConfigError, DataError, HookError, UserError
 from asyncgrpo.process.user_code import describe_hook_error
 from asyncgrpo.rollout.chat.chat import Chat, Tokenizer
-from asyncgrpo.rollout.data.prompts import PromptSource
+from asyncgrpo.rollout.data.prompts import PROMPTS_RENDERED_AT_START, PromptSource
 from asyncgrpo.rollout.loop import AsyncRolloutLoop, loop_class
 from asyncgrpo.rollout.sampling.sampler import Sampler
 from asyncgrpo.rollout.sampling.stop_tokens import stop_tokens
@@ -49,6 +50,7 @@ class Inputs:
         self._check_environments()
         self._check_tools()
         self._check_scores()
+        self._check_prompts()
 
     def _check_environments(self) -> None:
         """Checks that every row has its environment, and every `reset` its keywords."""
@@ -76,6 +78,17 @@ class Inputs:
                 )
             if schemas:
                 self.chat.prepare_tools(schemas)
+
+    def _check_prompts(self) -> None:
+        """Checks that the template shows the first prompts whole; later ones as they come up."""
+        if self.environments is not None or self.loop_class is not AsyncRolloutLoop:
+            return  # what is rendered is not the row's conversation alone
+        schemas = [schema_of(tool, key="rollout.tools") for tool in self.tools]
+        for prompt in itertools.islice(self.prompts.checked(), PROMPTS_RENDERED_AT_START):
+            try:
+                self.chat.check(prompt.messages, schemas)
+            except DataError as error:
+                raise DataError(f"row {prompt.row_index}: {error}") from error
 
     def _check_scores(self) -> None:
         kinds = self.environments.kinds if self.environments else []

@@ -17,7 +17,8 @@ from jaxtyping import Int32
 from asyncgrpo.channel.messages import DropReason, EpochEmpty, PromptDropped
 from asyncgrpo.errors import DataError, HookError
 from asyncgrpo.process.user_code import hook_error
-from asyncgrpo.rollout.data.row_mapping import Prompt, RowError
+from asyncgrpo.rollout.data.conversation import RowError
+from asyncgrpo.rollout.data.row_mapping import Prompt
 from asyncgrpo.rollout.data.stream import UNKNOWN_LENGTH
 from asyncgrpo.rollout.hooks.threads import in_daemon_thread
 from asyncgrpo.rollout.inputs import Inputs

@@ -3,7 +3,7 @@
     import_paths, tool_source, loop_source    the user's code, by its source   ─┐
     own_functions                             the user's formulas, likewise    ─┤
     model_folder, and what the model cannot   the model                        ─┤ check_inputs
-    prompts_file, reward_columns              the prompts                      ─┘
+    prompts_file, reward_columns, rendering   the prompts                      ─┘
     this_machine                              vLLM, ports, devices, disk, keys ─── check
 
 Paths of models, data and `./file.py:name` were checked when the recipe was read.
@@ -21,6 +21,7 @@ from asyncgrpo.launch.checks import (
     model_folder,
     own_functions,
     prompts_file,
+    rendering,
     reward_columns,
     this_machine,
     tool_source,
@@ -58,6 +59,7 @@ def _input_problems(config: Config) -> Iterator[str]:
     looked = prompts_file.look(config.data, environment_prompts=has_environments)
     if looked.problem is not None:
         yield looked.problem
+    yield from rendering.problems(config, looked.first)
     if looked.reward_columns is not None:
         yield from reward_columns.problems(config.rollout.rewards, looked.reward_columns)
         yield from _environment_column_problems(config, looked.reward_columns)

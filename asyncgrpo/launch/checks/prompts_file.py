@@ -13,8 +13,8 @@ from pathlib import Path
 from asyncgrpo.config.sections.data import DataSource
 from asyncgrpo.errors import DataError
 from asyncgrpo.rollout.data.dataset_files import find_problem, sliced
-from asyncgrpo.rollout.data.prompts import Prompts
-from asyncgrpo.rollout.data.row_mapping import template_columns
+from asyncgrpo.rollout.data.prompts import PROMPTS_RENDERED_AT_START, Prompts
+from asyncgrpo.rollout.data.row_mapping import Prompt, template_columns
 from asyncgrpo.rollout.data.splits import parse_split
 from asyncgrpo.rollout.data.text_files import TextStream, TextTable, read_table, text_format
 
@@ -27,6 +27,7 @@ class Look:
 
     problem: str | None = None
     reward_columns: tuple[str, ...] | None = None
+    first: tuple[Prompt, ...] = ()  # to be rendered
 
 
 def look(source: DataSource, *, environment_prompts: bool = False) -> Look:
@@ -48,7 +49,8 @@ def look(source: DataSource, *, environment_prompts: bool = False) -> Look:
         return Look(named)
     except OSError as error:
         return Look(f"data.path `{source.path}` cannot be read: {error.strerror or error}")
-    return Look(reward_columns=tuple(prompts.column_names))
+    first = tuple(itertools.islice(prompts.checked(), PROMPTS_RENDERED_AT_START))
+    return Look(reward_columns=tuple(prompts.column_names), first=first)
 
 
 def _read(file: Path, source: DataSource) -> TextTable:

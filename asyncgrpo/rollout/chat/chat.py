@@ -12,7 +12,6 @@ that stand the tokens sent and generated already. With a template that keeps wha
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,6 +21,7 @@ from asyncgrpo.config.sections.rollout import RolloutConfig
 from asyncgrpo.errors import DataError
 from asyncgrpo.records import FinishReason
 from asyncgrpo.rollout.chat.context_room import SHORT, ContextFullError, cannot_fit
+from asyncgrpo.rollout.chat.control_tokens import ControlTokenNotice, special_tokens
 from asyncgrpo.rollout.chat.detokenizer import Detokenizer
 from asyncgrpo.rollout.chat.reply_parsing import (
     END_THINK,
@@ -31,6 +31,8 @@ from asyncgrpo.rollout.chat.reply_parsing import (
     parse_reply,
     style_of,
 )
+from asyncgrpo.rollout.chat.shown import ShownMessages
+from asyncgrpo.rollout.chat.template_source import given_template
 from asyncgrpo.rollout.chat.templates import corrected_template, template_problem
 from asyncgrpo.rollout.chat.tool_schema import ToolSchema
 from asyncgrpo.rollout.group import Messages, TokenIds, TurnRecord
@@ -65,10 +67,12 @@ class Chat:
         self._tokenizer = tokenizer
         self._detokenizer = Detokenizer(tokenizer)
         self._max_model_len = max_model_len
-        self._given = _read_template(rollout.chat_template)
+        self._given = given_template(rollout.chat_template)
         self._template = self._given
         self._kwargs = dict(rollout.chat_template_kwargs)
         self._tool_format: _ToolFormat | None = None
+        self._shown = ShownMessages(self._opened_text)
+        self._control_tokens = ControlTokenNotice(tokenizer)
         if self._given is None and not tokenizer.chat_template:
             raise DataError(
                 f"the tokenizer of `{tokenizer.name_or_path}` has no chat template; set "
@@ -111,14 +115,25 @@ class Chat:
     ) -> Int32[np.ndarray, "P"]:
         """Token ids of `messages` with the assistant's turn opened; blocking, a template is code.
 
+        A conversation that ends with a message of the assistant has its turn open already: the
+        policy goes on with that message.
+
         Raises:
-            DataError: the template refuses the conversation, or renders nothing, or more than fits.
+            DataError: the template refuses the conversation, leaves a message out, or renders
+                nothing, or more than fits.
         """
-        self._check_prompt(messages, schemas)
-        prompt_ids = np.asarray(self._apply(messages, schemas, tokenize=True), np.int32)
+        self.check(messages, schemas)
+        self._control_tokens.look(messages)
+        text = self._opened_text(messages, schemas)
+        self._check_room(text, messages)
+        prompt_ids = self._ids(text)
         if prompt_ids.size == 0:
             raise DataError("the chat template rendered no token")
         return prompt_ids
+
+    def check(self, messages: Messages, schemas: Sequence[ToolSchema] = ()) -> None:
+        """Checks that the template takes the conversation and shows it whole. Raises DataError."""
+        self._shown.check(messages, schemas)
 
     # docs/decisions/0032
     def continued(
@@ -145,6 +160,7 @@ class Chat:
         ended = turn.finish_reason is not FinishReason.LENGTH and form.ends(turn.output_ids)
         appended = ("" if ended else end) + closing * bool(end) + after[len(before) :]
         held = [np.asarray(ids, np.int32) for ids in (turn.prompt_ids, turn.output_ids)]
+        self._control_tokens.look(results)
         self._check_results(appended, results, num_held=sum(ids.size for ids in held))
         return np.concatenate([*held, self._ids(appended)])
 
@@ -160,13 +176,13 @@ class Chat:
         reply = parse_reply(text, form.style, schemas, thinking=form.thinking)
         return reply if reply.calls else Reply(text, self.text(output_ids))
 
-    def _check_prompt(self, messages: Messages, schemas: Sequence[ToolSchema]) -> None:
+    def _check_room(self, text: str, messages: Messages) -> None:
         """Raises a `DataError` for a prompt of megabytes, which cannot fit in the context."""
         room = self._max_model_len
         characters = sum(len(str(message.get("content", ""))) for message in messages)
         if room is None or characters <= SHORT:
             return
-        if cannot_fit(self._encode, self._text(messages, schemas, opened=True), room):
+        if cannot_fit(self._encode, text, room):
             raise DataError(
                 f"a prompt of {characters:,} characters leaves no room in the context of {room} "
                 "tokens; raise server.max_model_len"
@@ -206,7 +222,7 @@ class Chat:
         opened = self._text(prompt, (), opened=True)
         replied = self._text([*prompt, {"role": "assistant", "content": MARK}], (), opened=False)
         closing = replied.rpartition(MARK)[2]
-        special = _special_tokens(self._tokenizer)
+        special = special_tokens(self._tokenizer)
         return _ToolFormat(
             style=style,
             end=max((t for t in special.values() if closing.startswith(t)), key=len, default=""),
@@ -217,6 +233,11 @@ class Chat:
     def _form(self) -> "_ToolFormat":
         assert self._tool_format is not None, "prepare_tools comes before the first conversation"
         return self._tool_format
+
+    def _opened_text(self, messages: Messages, schemas: Sequence[ToolSchema]) -> str:
+        """The conversation up to where the policy goes on."""
+        continued = messages[-1]["role"] == "assistant"
+        return str(self._apply(messages, schemas, opened=not continued, continued=continued))
 
     def _text(
         self,
@@ -239,8 +260,8 @@ class Chat:
         messages: Messages,
         schemas: Sequence[ToolSchema],
         *,
-        opened: bool = True,
-        tokenize: bool = False,
+        opened: bool,
+        continued: bool = False,
         template: str | None = None,
     ) -> Any:
         try:
@@ -249,7 +270,8 @@ class Chat:
                 tools=list(schemas) or None,
                 chat_template=template or self._template,
                 add_generation_prompt=opened,
-                tokenize=tokenize,
+                continue_final_message=continued,
+                tokenize=False,
                 return_dict=False,
                 **self._kwargs,
             )
@@ -276,25 +298,3 @@ class _ToolFormat:
         while ids and ids[-1] in self.end_ids:
             ids.pop()
         return ids
-
-
-def _special_tokens(tokenizer: Tokenizer) -> dict[int, str]:
-    """Tokens that are no text, as id -> spelling in templates."""
-    added = tokenizer.added_tokens_decoder.items()
-    special = {int(token): str(each.content) for token, each in added if each.special}
-    if tokenizer.eos_token_id is not None:
-        special[int(tokenizer.eos_token_id)] = str(tokenizer.eos_token)
-    return special
-
-
-def _read_template(given: str | None) -> str | None:
-    """The template, or the contents of the file that is named in its place."""
-    if given is None or "{" in given or "\n" in given:
-        return given
-    try:
-        return Path(given).read_text(encoding="utf-8")
-    except OSError as error:
-        raise DataError(
-            f"rollout.chat_template `{given}` is neither a Jinja template nor a readable file: "
-            f"{error.strerror}"
-        ) from error

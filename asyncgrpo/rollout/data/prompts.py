@@ -16,11 +16,13 @@ from jaxtyping import Int64
 
 from asyncgrpo.config.sections.data import DataSource
 from asyncgrpo.errors import DataError
+from asyncgrpo.rollout.data.conversation import RowError
 from asyncgrpo.rollout.data.dataset_files import open_dataset
-from asyncgrpo.rollout.data.row_mapping import Prompt, RowError, RowMapping
+from asyncgrpo.rollout.data.row_mapping import Prompt, RowMapping
 from asyncgrpo.rollout.data.stream import PromptStream
 
 ROWS_CHECKED_AT_START = 100_000  # more are checked as they come up
+PROMPTS_RENDERED_AT_START = 64
 ROWS_WITHOUT_DATASET = 1 << 20  # an "epoch" of prompts that environments make
 SEED_MASK = (1 << 64) - 1  # numpy takes no negative seed
 

@@ -13,15 +13,11 @@ from typing import Any, cast
 
 from asyncgrpo.config.sections.data import DataSource
 from asyncgrpo.errors import DataError
+from asyncgrpo.rollout.data.conversation import RowError, check_no_images, conversation, show
 from asyncgrpo.rollout.group import Message, Messages
 
 RESERVED_COLUMNS = ("prompts", "completions", "completion_ids")  # keywords of every reward
-SHOWN_CHARACTERS = 80
 _LATEX = re.compile(r"(\\[A-Za-z]+)\{([^{}]*)\}(?!\})")  # a command of LaTeX: \boxed{}
-
-
-class RowError(DataError):
-    """A row that is no prompt; other rows may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +65,14 @@ class RowMapping:
 
     def _messages(self, row: Mapping[str, Any], row_index: int) -> Messages:
         source = self._source
+        check_no_images(row, row_index)
         if not self._has_messages:
             messages: Messages = []
         elif source.prompt_template is not None:
             text = _filled(source.prompt_template, row, row_index)
             messages = [{"role": "user", "content": text}]
         else:
-            messages = _conversation(row.get(source.prompt_column), row_index, source.prompt_column)
+            messages = conversation(row.get(source.prompt_column), row_index, source.prompt_column)
         has_system = bool(messages) and messages[0]["role"] == "system"
         if source.system_prompt is not None and not has_system:
             messages = [{"role": "system", "content": source.system_prompt}, *messages]
@@ -143,17 +140,17 @@ def _filled(template: str, row: Mapping[str, Any], row_index: int) -> str:
         text = template.format_map(row)
     except Exception as error:  # whatever a value makes of a format
         raise RowError(
-            f"row {row_index}: data.prompt_template {_show(template)}: {error}; a plain "
+            f"row {row_index}: data.prompt_template {show(template)}: {error}; a plain "
             "`{column}` takes every value"
         ) from error
     if not text.strip():
-        raise RowError(f"row {row_index}: data.prompt_template {_show(template)} gives no text")
+        raise RowError(f"row {row_index}: data.prompt_template {show(template)} gives no text")
     return text
 
 
 def _structured(where: str, name: str, value: "list[object] | Message") -> str:
     """The message for a value that a template would write as Python writes it."""
-    holds = f"{where} holds {_show(value)}"
+    holds = f"{where} holds {show(value)}"
     if isinstance(value, list) and any(isinstance(entry, dict) for entry in value):
         return (
             f"{holds}: a conversation, which data.prompt_template would write out as Python does; "
@@ -165,43 +162,12 @@ def _structured(where: str, name: str, value: "list[object] | Message") -> str:
     )
 
 
-def _conversation(value: object, row_index: int, column: str) -> Messages:
-    """The messages of a prompt column, without the keys that other rows alone have."""
-    where = f"row {row_index}: column `{column}`"
-    if not isinstance(value, list):
-        raise RowError(
-            f"{where} holds {_show(value)}; expected a list of messages with `role` and `content`. "
-            f'For a column of plain text set data.prompt_template, such as "{{{column}}}"'
-        )
-    if not value:
-        raise RowError(f"{where} is an empty list; expected at least one message")
-    return [_message(entry, i, where) for i, entry in enumerate(cast("list[object]", value))]
-
-
-def _message(entry: object, index: int, where: str) -> Message:
-    if isinstance(entry, dict):
-        message = {k: v for k, v in cast("Message", entry).items() if v is not None}
-        if message.get("tool_calls") and "content" not in message:
-            message["content"] = ""  # null beside calls, as the OpenAI API writes it
-        if isinstance(message.get("role"), str) and isinstance(message.get("content"), (str, list)):
-            return message
-    raise RowError(
-        f"{where}: message {index} is {_show(entry)}; expected an object with `role` and "
-        "`content`, which are text"
-    )
-
-
-def _show(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."
-
-
 def _bad_template(template: str, reason: str) -> str:
     command = _LATEX.search(template)
     example = ""
     if command is not None:
         example = f"; `{command[0]}` is written `{command[1]}{{{{{command[2]}}}}}`"
     return (
-        f"data.prompt_template {_show(template)}: {reason}; expected `{{column}}`, and a literal "
+        f"data.prompt_template {show(template)}: {reason}; expected `{{column}}`, and a literal "
         f"brace written twice: `{{{{` or `}}}}`{example}"
     )

@@ -99,16 +99,17 @@ def test_the_columns_of_each_format_are_those_that_the_worker_gives_rewards(tmp_
     parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
     for name in ("a.jsonl", "a.json", "lines.json", "a.parquet"):
         looked = prompts_file.look(DataSource(path=str(tmp_path / name)))
-        assert looked == Look(reward_columns=("answer",)), name
+        assert (looked.problem, looked.reward_columns) == (None, ("answer",)), name
+        assert [prompt.messages for prompt in looked.first] == [CONVERSATION] * 2
         sliced = prompts_file.look(DataSource(path=str(tmp_path / name), split="train[:1]"))
-        assert sliced == Look(reward_columns=("answer",)), name
+        assert (sliced.reward_columns, len(sliced.first)) == (("answer",), 1), name
 
 
 def test_a_csv_is_looked_at_through_its_template(tmp_path: Path):
     file = tmp_path / "a.csv"
     file.write_text("question,answer\n1 + 1,2\n")
     source = DataSource(path=str(file), prompt_template="{question}")
-    assert prompts_file.look(source) == Look(reward_columns=("question", "answer"))
+    assert prompts_file.look(source).reward_columns == ("question", "answer")
     wrong = prompts_file.look(DataSource(path=str(file), prompt_template="{text}"))
     assert "names the column `text`" in str(wrong.problem)
     assert "has no column `prompt`" in str(prompts_file.look(DataSource(path=str(file))).problem)

@@ -46,7 +46,7 @@ def test_a_template_that_refuses_the_conversation_says_so():
     with pytest.raises(DataError, match="roles must alternate"):
         Chat(tokenizer(template), rollout()).render(conversation(3))
     with pytest.raises(DataError, match="rendered no token"):
-        Chat(tokenizer("{{ '' }}"), rollout()).render(conversation(3))
+        Chat(tokenizer("{{ '' }}"), rollout()).render([{"role": "user", "content": ""}])
 
 
 def test_the_rendering_is_the_tokenizers_own():
@@ -56,3 +56,13 @@ def test_the_rendering_is_the_tokenizers_own():
         messages, chat_template=TEMPLATE, add_generation_prompt=True, return_dict=False
     )
     assert Chat(made, rollout()).render(messages).tolist() == expected
+
+
+def test_a_prompt_that_ends_with_the_assistant_is_gone_on_with():
+    made = tokenizer()
+    messages = [*conversation(3), {"role": "assistant", "content": "w5 w6"}]
+    prompt_ids = Chat(made, rollout()).render(messages).tolist()
+    assert prompt_ids == [60, 3, 61, 5, 6]
+    assert prompt_ids == made.apply_chat_template(
+        messages, continue_final_message=True, return_dict=False
+    )

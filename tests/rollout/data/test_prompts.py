@@ -174,7 +174,8 @@ def test_a_list_goes_into_a_template_that_asks_for_it():
 def test_a_message_of_calls_may_have_no_content():
     calls = [{"type": "function", "function": {"name": "f", "arguments": {}}}]
     message = {"role": "assistant", "content": None, "tool_calls": calls}
-    (_, got) = Prompts(Rows({"prompt": [*USER, message]}), source())[0].messages
+    result = {"role": "tool", "content": "3"}
+    (_, got, _) = Prompts(Rows({"prompt": [*USER, message, result]}), source())[0].messages
     assert got == message | {"content": ""}
     assert "message 1 is" in refused([{"prompt": [*USER, message | {"tool_calls": []}]}])
 

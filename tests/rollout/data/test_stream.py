@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from asyncgrpo.config.sections.data import DataConfig
 from asyncgrpo.errors import DataError
 from asyncgrpo.rollout.data import stream
+from asyncgrpo.rollout.data.conversation import RowError
 from asyncgrpo.rollout.data.prompts import load_prompts
-from asyncgrpo.rollout.data.row_mapping import RowError
 from asyncgrpo.rollout.data.stream import UNKNOWN_LENGTH, PromptStream, shuffled
 
 USER = [{"role": "user", "content": "hi"}]
