@@ -9,9 +9,10 @@ import os
 import sys
 from collections.abc import Generator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from asyncgrpo.errors import CheckpointError, ConfigError, DataError, UserError
 from asyncgrpo.process.log_format import DEBUG_VARIABLE
@@ -28,6 +29,23 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Example: asyncgrpo train recipes/demo.yaml",
 )
+
+
+class Keyed(TyperCommand):
+    """A command that takes keys of a recipe, and knows one that is written as an option."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """The arguments, parsed."""
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            option = getattr(error, "option_name", None)  # of the error for no such option
+            if option is not None:
+                from asyncgrpo.config.other_names import key_of_option
+
+                error.message = f"No such option: {option}; {key_of_option(option)}"  # pyright: ignore[reportAttributeAccessIssue]
+            raise
+
 
 Recipe = Annotated[Path, typer.Argument(metavar="RECIPE", help="A recipe in YAML.")]
 RunDir = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The directory of a run.")]
@@ -61,7 +79,7 @@ def version(
         raise typer.Exit(SUCCESS)
 
 
-@app.command(epilog="Example: asyncgrpo train recipes/demo.yaml trainer.max_steps=20")
+@app.command(cls=Keyed, epilog="Example: asyncgrpo train recipes/demo.yaml trainer.max_steps=20")
 def train(
     recipe: Recipe,
     overrides: Overrides = None,
@@ -81,7 +99,7 @@ def train(
         )
 
 
-@app.command(epilog="Example: asyncgrpo serve recipes/demo.yaml server.port=8000")
+@app.command(cls=Keyed, epilog="Example: asyncgrpo serve recipes/demo.yaml server.port=8000")
 def serve(
     recipe: Recipe,
     overrides: Overrides = None,
@@ -96,7 +114,7 @@ def serve(
         commands.serve(recipe, overrides or [], dry_run=dry_run)
 
 
-@app.command(epilog="Example: asyncgrpo resume runs/demo trainer.max_steps=200")
+@app.command(cls=Keyed, epilog="Example: asyncgrpo resume runs/demo trainer.max_steps=200")
 def resume(
     run_dir: RunDir,
     overrides: Overrides = None,
@@ -119,7 +137,7 @@ def resume(
         )
 
 
-@app.command(epilog="Example: asyncgrpo validate recipes/demo.yaml")
+@app.command(cls=Keyed, epilog="Example: asyncgrpo validate recipes/demo.yaml")
 def validate(
     recipe: Recipe,
     overrides: Overrides = None,

@@ -92,6 +92,14 @@ def test_wrong_usage_exits_with_2(arguments: tuple):
     assert asyncgrpo(*arguments).returncode == 2
 
 
+@pytest.mark.parametrize("command", ["train", "serve", "resume", "validate"])
+def test_a_key_written_as_an_option_is_told_how_to_write_it(command: str):
+    for option in (("--max-steps", 5), ("--trainer.max_steps=5",)):
+        told = asyncgrpo(command, RECIPE, *option)
+        assert told.returncode == 2
+        assert "keys of the recipe have no dashes: trainer.max_steps=VALUE" in told.stderr
+
+
 def test_a_wrong_recipe_is_one_message_without_a_traceback(tmp_path: Path):
     recipe = tmp_path / "x.yaml"
     recipe.write_text(RECIPE.read_text().replace("max_staleness", "max_stalenes"))

@@ -13,6 +13,7 @@ from pydantic_core import PydanticUndefined
 
 from asyncgrpo.config.derive import keys_derived
 from asyncgrpo.config.describe import annotation_of, describe, sections_at
+from asyncgrpo.config.other_names import OTHER_NAMES
 from asyncgrpo.config.problems import Key, dotted
 from asyncgrpo.config.reading.built_in import PLACES, built_in_names
 from asyncgrpo.config.rules.not_yet import NOT_YET
@@ -64,7 +65,7 @@ NAMED_BY_PATH: dict[type[Section], str] = {
 
 def reference() -> str:
     """The whole page."""
-    return "\n".join([INTRODUCTION, *_sections(), *_not_yet()]) + "\n"
+    return "\n".join([INTRODUCTION, *_sections(), *_not_yet(), *_other_names()]) + "\n"
 
 
 def _sections() -> Iterator[str]:
@@ -79,7 +80,8 @@ def _table(name: str, section: type[Section], about: str) -> Iterator[str]:
     yield "|---|---|---|---|"
     for leaf, info in section.model_fields.items():
         takes = _one_of_ours((name, leaf)) or _takes(info)
-        yield f"| `{leaf}` | {takes} | {_default(f'{name}.{leaf}', info)} | {_about(info)} |"
+        about = f"{_limited((name, leaf))}{_about(info)}"
+        yield f"| `{leaf}` | {takes} | {_default(f'{name}.{leaf}', info)} | {about} |"
     yield ""
     for leaf, info in section.model_fields.items():
         for inner in _tables_at(annotation_of(info)):
@@ -126,6 +128,12 @@ def _about(info: FieldInfo) -> str:
     return " ".join((info.description or "").split()).replace("|", "\\|")
 
 
+def _limited(key: Key) -> str:
+    """The mark of a key that takes fewer values than its type says."""
+    rows = [row for row in NOT_YET if row.key == key]
+    return f"**Not yet: {rows[0].instead}.** " if rows else ""
+
+
 def _not_yet() -> Iterator[str]:
     yield "## Not yet available\n"
     yield "These keys take fewer values than their type says; the others are refused by name.\n"
@@ -133,6 +141,17 @@ def _not_yet() -> Iterator[str]:
     yield "|---|---|"
     for row in NOT_YET:
         yield f"| `{dotted(row.key)}` | {row.instead} |"
+
+
+def _other_names() -> Iterator[str]:
+    yield "\n## Names of other trainers\n"
+    yield "A recipe or an option that has one of these is refused with the same words.\n"
+    yield "| there | here |"
+    yield "|---|---|"
+    for row in OTHER_NAMES:
+        here = [f"`{row.key}`"] if row.key else ["no such key"]
+        names = ", ".join(f"`{name}`" for name in row.names)
+        yield f"| {names} | {': '.join([*here, *([row.note] if row.note else [])])} |"
 
 
 if __name__ == "__main__":

@@ -108,7 +108,7 @@ BROKEN = {
         VALID + "  repetition_penalty: 1.1\n",
         (
             "recipe.yaml:7  rollout.repetition_penalty: not a key: the policy that is trained "
-            "would not be the one that is saved; leave it out, and reward what repeats itself less"
+            "would not be the one that is saved; reward what repeats itself less"
         ),
     ),
     "an interpolation of nothing": (

@@ -15,18 +15,11 @@ from typing import Any, cast
 from pydantic import ValidationError
 
 from asyncgrpo.config.describe import annotation_at, choices, describe, sections_at
+from asyncgrpo.config.other_names import instead_of
 from asyncgrpo.config.problems import Key, Origin, Problem, dotted, nearest, shown
 from asyncgrpo.config.reading.merge import Merged, Tree, keys_of, origin_of, value_at
 from asyncgrpo.config.sections.tree import Config
 
-# Keys of other trainers, and why they are none here.
-NOT_TAKEN = {
-    # docs/decisions/0056
-    "repetition_penalty": (
-        "the policy that is trained would not be the one that is saved; leave it out, and reward "
-        "what repeats itself less"
-    ),
-}
 _PLACEHOLDER = "-"  # stands in for a required text that is missing or wrong
 
 
@@ -110,13 +103,12 @@ def _message(kind: str, key: Key, tree: Tree) -> str:
 
 def _unknown_key(key: Key) -> str:
     *parents, name = key
-    if name in NOT_TAKEN:
-        return f"not a key: {NOT_TAKEN[str(name)]}"
     if "." in str(name):
         return "unknown key; write one key per level, or `key=value` on the command line"
     beside = _beside(tuple(parents))
-    meant = nearest(name, beside) or _elsewhere(str(name))
-    if meant:
+    if instead := instead_of(str(name)):
+        return instead
+    if meant := nearest(name, beside):
         return f"unknown key; did you mean `{meant}`?"
     return f"unknown key; expected one of {', '.join(beside)}"
 
@@ -127,6 +119,8 @@ def _meant(key: Key, tree: Tree) -> Iterator[Key]:
     Their absence is no second problem.
     """
     *parents, name = key
+    if instead_of(str(name)):
+        return
     meant = nearest(name, _beside(tuple(parents)))
     if meant:
         yield (*parents, meant)
@@ -139,15 +133,6 @@ def _beside(parents: Key) -> list[str]:
         for section in sections_at(annotation_at(Config, parents))
         for field in section.model_fields
     ]
-
-
-def _elsewhere(name: str) -> str | None:
-    """A key of that name in another section."""
-    for section, info in Config.model_fields.items():
-        for model in sections_at(info.annotation):
-            if name in model.model_fields:
-                return f"{section}.{name}"
-    return None
 
 
 def _leave_out(tree: Tree, key: Key) -> None:
