@@ -32,7 +32,7 @@ app = typer.Typer(
 
 
 class Keyed(TyperCommand):
-    """A command that takes keys of a recipe, and knows one that is written as an option."""
+    """A command with keys of a recipe; it knows one written as an option."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """The arguments, parsed."""
@@ -200,7 +200,8 @@ def _errors_reported(*, debug: bool) -> Generator[None]:
     except UserError as error:
         if debug:
             raise
-        print(f"error: {error}", file=sys.stderr)
+        told = str(error).splitlines() if isinstance(error, ConfigError) else [str(error)]
+        print(*(f"error: {line}" for line in told), sep="\n", file=sys.stderr)
         code = USAGE_ERROR if isinstance(error, NOTHING_STARTED) else FAILED_RUN
         raise typer.Exit(code) from None
     except OSError as error:

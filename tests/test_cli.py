@@ -110,6 +110,20 @@ def test_a_wrong_recipe_is_one_message_without_a_traceback(tmp_path: Path):
     assert "Traceback" in own_process("validate", recipe, "--debug").stderr
 
 
+def test_each_error_of_a_recipe_is_marked_as_one():
+    told = asyncgrpo("validate", RECIPE, "trainer.max_step=1", "rollout.temperature=-1")
+    errors = told.stderr.splitlines()
+    assert len(errors) == 2
+    assert all(line.startswith("error: ") for line in errors)
+
+
+def test_what_keeps_a_sound_recipe_from_starting_here_is_told():
+    told = asyncgrpo("validate", RECIPE, "server.api_key_env=A_KEY_THAT_NOBODY_SET")
+    assert told.returncode == 0
+    assert "no errors" in told.stdout
+    assert told.stderr.startswith("would not start here: server.api_key_env: ")
+
+
 def test_a_full_disk_is_one_message(monkeypatch):
     def full(*_args, **_kwargs):
         raise OSError(errno.ENOSPC, "No space left on device", "runs/x/recipe.yaml")

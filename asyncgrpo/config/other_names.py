@@ -109,7 +109,7 @@ _BY_NAME = {name: row for row in OTHER_NAMES for name in row.names}
 
 
 def instead_of(name: str) -> str | None:
-    """The message for a name that is no key where it stands; None if nothing is known."""
+    """The message for a name that is no key where it stands."""
     if same := keys_named(name):
         return f"unknown key; did you mean {_listed(same)}?"
     row = _BY_NAME.get(name)
@@ -121,7 +121,7 @@ def instead_of(name: str) -> str | None:
 
 
 def key_of_option(option: str) -> str:
-    """The right way to write a key that was written as an option, such as `--max-steps`."""
+    """The way to write a key that was written as an option, such as `--max-steps`."""
     name = option.lstrip("-").replace("-", "_")
     row = _BY_NAME.get(name.rpartition(".")[2])
     if name in map(dotted, _leaves()):

@@ -19,6 +19,7 @@ from asyncgrpo.server.connections import Answer
 from asyncgrpo.server.failures import (
     BAD_CERTIFICATE,
     LateAnswerError,
+    NoConnectionError,
     UnreachableError,
     failure,
 )
@@ -27,9 +28,10 @@ from asyncgrpo.server.transport import Transport
 
 READY_POLL_S = 0.5  # a server that starts has no way to tell
 HEALTH_TIMEOUT_S = 10.0
+NOBODY = "no server listens there"
 _NO_SERVER = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND)  # of /health
 
-OnWait = Callable[[float], None]
+OnWait = Callable[[float, str], None]  # seconds waited, the last answer or the want of one
 
 
 class ControlCalls:
@@ -59,31 +61,32 @@ class ControlCalls:
         await self._transport.aclose()
 
     async def wait_ready(self, timeout_s: float, on_wait: OnWait | None = None) -> None:
-        """Return once the server is healthy; `on_wait` gets the seconds waited so far.
+        """Return once the server is healthy; `on_wait` hears that it is not yet.
 
         Raises `UnreachableError` after `timeout_s`, and `ServerError` at once where something else
         than a server answers.
         """
         start = time.monotonic()
-        while (status := await self._health_status()) != HTTPStatus.OK:
-            if status in _NO_SERVER:
+        while (found := await self._health()) != HTTPStatus.OK:
+            why = found if isinstance(found, str) else f"/health answers {found}"
+            if found in _NO_SERVER:
                 raise ServerError(
-                    f"{self.base_url}/health answers {status}, so it is no vLLM server; expected "
+                    f"{self.base_url}{why}, so it is no vLLM server; expected "
                     "its base URL, such as http://127.0.0.1:8000"
                 )
             waited_s = time.monotonic() - start
             if waited_s > timeout_s:
                 raise UnreachableError(
-                    f"{self.base_url} is not ready after {waited_s:.0f} s; see the server's log, "
-                    "or raise server.vllm_server_timeout"
+                    f"{self.base_url} is not ready after {waited_s:.0f} s ({why}); see the "
+                    "server's log, or raise server.vllm_server_timeout"
                 )
             if on_wait is not None:
-                on_wait(waited_s)
+                on_wait(waited_s, why)
             await asyncio.sleep(READY_POLL_S)
 
     async def health(self) -> bool:
         """True where the server answers and its engine lives."""
-        return await self._health_status() == HTTPStatus.OK
+        return await self._health() == HTTPStatus.OK
 
     async def models(self) -> tuple[ServedModel, ...]:
         """The base model and the adapters that are served now."""
@@ -97,15 +100,15 @@ class ControlCalls:
         """The load of the server now."""
         return parse_load((await self._control("GET", "/metrics")).decode())
 
-    async def _health_status(self) -> int | None:
-        """The status of /health; None for no answer."""
+    async def _health(self) -> int | str:
+        """The status of /health, or why there is none."""
         try:
             async with asyncio.timeout(HEALTH_TIMEOUT_S):
                 return (await self._transport.call("GET", "/health")).status
         except (UnreachableError, TimeoutError) as error:
             if BAD_CERTIFICATE in str(error):  # which no wait mends
                 raise
-            return None
+            return NOBODY if isinstance(error, NoConnectionError) else "no answer"
 
     async def _control(
         self, method: str, path: str, body: Mapping[str, Any] | None = None

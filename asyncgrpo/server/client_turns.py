@@ -134,7 +134,7 @@ class TurnCalls(ControlCalls):
             return
         # No answer says nothing about the engine: the next try will.
         dead = HTTPStatus.SERVICE_UNAVAILABLE
-        if isinstance(error, StatusError) and await self._health_status() == dead:
+        if isinstance(error, StatusError) and await self._health() == dead:
             raise EngineDeadError(
                 f"the engine behind {self.base_url} is dead (/health answers 503); its log says "
                 "why. Restart the server"

@@ -53,6 +53,10 @@ class UnreachableError(ServerError):
     """No answer: refused, disconnected, timed out."""
 
 
+class NoConnectionError(UnreachableError):
+    """Nothing listens at the address, or its name is not known."""
+
+
 class LateAnswerError(UnreachableError):
     """No answer in time; the server may still be at work."""
 
@@ -107,7 +111,8 @@ def unreachable(url: str, path: str, error: Exception, timeout_s: float) -> Unre
         return LateAnswerError(f"{url}{path} did not answer within {timeout_s:g} s")
     reason = str(error) or type(error).__name__
     remedy = next((r for mark, r in _REMEDY_OF_REASON if mark in reason), "is the server running?")
-    return UnreachableError(f"{url}{path} did not answer ({reason}); {remedy}")
+    kind = NoConnectionError if isinstance(error, httpx.ConnectError) else UnreachableError
+    return kind(f"{url}{path} did not answer ({reason}); {remedy}")
 
 
 def is_engine_dead(message: str) -> bool:

@@ -120,7 +120,7 @@ async def _measure(folder: Path) -> Bursts:
     process = await Process.start(spec, folder / "server.log", grace_s=GRACE_S)
     try:
         async with ServerClient(f"http://127.0.0.1:{port}") as client:
-            await client.wait_ready(READY_S, lambda _: _check_alive(process))
+            await client.wait_ready(READY_S, lambda *_: _check_alive(process))
             return await _bursts(client, _Server.below(process), config.model.name_or_path)
     finally:
         await process.stop()

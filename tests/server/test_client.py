@@ -3,6 +3,7 @@
 import asyncio
 import re
 import shutil
+import socket
 import ssl
 import subprocess
 from pathlib import Path
@@ -219,12 +220,20 @@ async def test_paused_requests_wait_and_none_is_lost(fake, client, make_request)
 
 async def test_ready_is_waited_for_and_given_up(fake, client):
     fake.state.ready_after = 2
-    waits: list[float] = []
-    await client.wait_ready(10, waits.append)
-    assert len(waits) == 2
+    waits: list[str] = []
+    await client.wait_ready(10, lambda _, why: waits.append(why))
+    assert waits == ["/health answers 503"] * 2
     fake.state.ready_after = 10**6
-    with pytest.raises(UnreachableError, match=r"server\.vllm_server_timeout"):
+    with pytest.raises(UnreachableError, match=r"answers 503.*server\.vllm_server_timeout"):
         await client.wait_ready(0.1)
+
+
+async def test_an_address_where_nobody_listens_is_told_as_such():
+    with socket.socket() as bound:  # and does not listen
+        bound.bind(("127.0.0.1", 0))
+        async with ServerClient(f"http://127.0.0.1:{bound.getsockname()[1]}") as client:
+            with pytest.raises(UnreachableError, match=r"\(no server listens there\)"):
+                await client.wait_ready(0.0)
 
 
 async def test_what_is_no_server_is_not_waited_for(fake):

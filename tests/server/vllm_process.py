@@ -52,7 +52,7 @@ def running(
 
 
 async def _until_ready(url: str, process: subprocess.Popen[str], log: Path) -> None:
-    def check(_: float) -> None:
+    def check(_: float, __: str) -> None:
         if process.poll() is not None:
             tail = log.read_text(errors="replace")[-3000:]
             raise ServerError(f"vLLM ended with {process.returncode}:\n{tail}")

@@ -14,8 +14,9 @@ from asyncgrpo.launch.processes import logs
 from asyncgrpo.launch.processes.process import Process
 from asyncgrpo.server.capabilities import Capabilities, check, probe
 from asyncgrpo.server.client import ServerClient, configured_client
+from asyncgrpo.server.client_control import NOBODY
 
-OnServerWait = Callable[[str, float, str], None]  # name, seconds waited, what it is doing
+OnServerWait = Callable[[str, float, str], None]  # who is waited for, seconds, what it is doing
 ClaimServer = Callable[[str], Awaitable[None]]  # the lease of the server at a URL
 OnWarning = Callable[[str], None]
 
@@ -47,14 +48,17 @@ async def wait_for_servers(
 async def _wait_ready(
     client: ServerClient, config: Config, process: Process | None, on_wait: OnServerWait
 ) -> None:
-    name = process.spec.name if process else client.base_url
+    longest_s = config.server.vllm_server_timeout
 
-    def tell(seconds: float) -> None:
-        on_wait(
-            name, seconds, logs.progress(logs.tail(process.log)) if process else "no answer yet"
-        )
+    def tell(seconds: float, why: str) -> None:
+        if process is not None:
+            on_wait(f"{process.spec.name} starts", seconds, logs.progress(logs.tail(process.log)))
+        else:
+            start = "; start one with `asyncgrpo serve RECIPE`" if why == NOBODY else ""
+            patience = f"{start} (waits up to {longest_s:.0f} s: server.vllm_server_timeout)"
+            on_wait(client.base_url, seconds, f"{why}{patience}")
 
-    await client.wait_ready(config.server.vllm_server_timeout, tell)
+    await client.wait_ready(longest_s, tell)
 
 
 def require(found: tuple[Capabilities, ...], config: Config, on_warning: OnWarning) -> None:

@@ -18,7 +18,7 @@ def derived_text(derivation: Derivation) -> str:
     for d in derivation.derived:
         line = f"  {d.key:<{keys}}  {_plain(d.value)}  ({d.reason})"
         lines += _folded(line, columns, indent=keys + 4)
-    return "\n".join(["derived, as the recipe leaves it open:", *lines])
+    return "\n".join(["defaults chosen for this machine:", *lines])
 
 
 def _folded(line: str, columns: int | None, indent: int) -> list[str]:

@@ -56,7 +56,7 @@ class PanelView:
     def waiting(self, name: str, seconds: float, doing: str) -> None:
         """Show what a server is doing, on one line that is written over."""
         width = max(20, self._console.width - 1)
-        line = f"{name} starts, {seconds:.0f} s: {doing or 'nothing logged yet'}"
+        line = f"{name}, {seconds:.0f} s: {doing or 'nothing logged yet'}"
         self._draw(Text(line[:width], style="dim"))
 
     def show(self, progress: RunProgress) -> None:

@@ -46,9 +46,10 @@ class LineView:
 
     def waiting(self, name: str, seconds: float, doing: str) -> None:
         """Write a line now and then."""
-        if seconds - self._told.get(name, 0.0) >= WAIT_LINE_S:
+        first = -WAIT_LINE_S if doing else 0.0  # what there is to tell is told at once
+        if seconds - self._told.get(name, first) >= WAIT_LINE_S:
             self._told[name] = seconds
-            self.say(f"{name} starts, {seconds:.0f} s: {doing or 'nothing logged yet'}")
+            self.say(f"{name}, {seconds:.0f} s: {doing or 'nothing logged yet'}")
 
     def show(self, progress: RunProgress) -> None:
         """Write what is new since the last time."""

@@ -94,12 +94,14 @@ def test_text_mode_is_one_line_each_and_waiting_does_not_flood():
     output = io.StringIO()
     view = LineView(output)
     for half_seconds in range(50):
-        view.waiting("server-0", half_seconds / 2, f"Loading shard {half_seconds}")
+        doing = f"Loading shard {half_seconds}" if half_seconds else ""
+        view.waiting("server-0 starts", half_seconds / 2, doing)
     view.show(advance(RunProgress(Goal(max_steps=2)), [record(1, reward=0.5)], []))
     view.close()
     assert output.getvalue().splitlines() == [
-        "server-0 starts, 10 s: Loading shard 20",
-        "server-0 starts, 20 s: Loading shard 40",
+        "server-0 starts, 0 s: Loading shard 1",
+        "server-0 starts, 10 s: Loading shard 21",
+        "server-0 starts, 20 s: Loading shard 41",
         "step 1/2  reward 0.500",
     ]
 
@@ -141,7 +143,7 @@ def test_a_panel_keeps_what_was_said_and_goes_away():
     output = io.StringIO()
     view = PanelView("demo", Console(file=output, force_terminal=True, width=60))
     view.say("run directory runs/demo")
-    view.waiting("server-0", 3, "Loading weights")
+    view.waiting("server-0 starts", 3, "Loading weights")
     view.show(
         advance(RunProgress(Goal()), steps(3), [{"event": "warning", "message": "slow disk"}])
     )
