@@ -137,19 +137,36 @@ def resume(
         )
 
 
-@app.command(cls=Keyed, epilog="Example: asyncgrpo validate recipes/demo.yaml")
+@app.command(cls=Keyed, epilog="Example: asyncgrpo validate recipes/demo.yaml --try")
 def validate(
     recipe: Recipe,
     overrides: Overrides = None,
     *,
+    try_code: Annotated[
+        bool,
+        typer.Option(
+            "--try", help="Import your code and score the right answer and an empty one of rows."
+        ),
+    ] = False,
+    rows: Annotated[
+        int, typer.Option("--rows", min=1, metavar="N", help="With --try: that many rows.")
+    ] = 3,
+    completion: Annotated[
+        list[str] | None,
+        typer.Option("--completion", metavar="TEXT", help="With --try: score it too; repeatable."),
+    ] = None,
     no_checkpoints: NoCheckpoints = False,
     debug: Debug = False,
 ) -> None:
     """Print all errors of a recipe, else the values derived for it."""
     with _errors_reported(debug=debug):
+        from asyncgrpo.launch.validate import TrialOrder
         from asyncgrpo.launch.validate import validate as look
 
-        look(recipe, overrides or [], no_checkpoints=no_checkpoints)
+        if completion and not try_code:
+            raise ConfigError("--completion: got without --try, which scores it; add --try")
+        trial = TrialOrder(rows, completion or ()) if try_code else None
+        look(recipe, overrides or [], no_checkpoints=no_checkpoints, trial=trial)
 
 
 @app.command(epilog="Example: asyncgrpo diagnose runs/demo")

@@ -142,6 +142,31 @@ def test_a_sound_recipe_is_validated_with_its_derived_values():
     assert "sync.backend" in told.stdout
 
 
+def test_validate_tries_the_users_code_on_rows():
+    told = asyncgrpo("validate", RECIPE, "--try", "--rows", 1, "--completion", "it is 12")
+    assert told.returncode == 0, told.stderr
+    assert "tried on 1 row; no model was asked" in told.stdout
+    assert "boxed_sum" in told.stdout
+    assert "it is 12" in told.stdout
+    assert "note:" not in told.stdout  # the right answer in a box earns more than nothing
+
+
+def test_an_error_of_the_users_code_on_a_row_is_an_error_of_the_recipe(tmp_path: Path):
+    (tmp_path / "mine.py").write_text("def reward(completions, **_):\n    return [1]\n")
+    rewards = f"rollout.rewards=[{tmp_path / 'mine.py'}:reward]"
+    told = asyncgrpo("validate", RECIPE, rewards, "--try", "--rows", 2)
+    assert told.returncode == 2
+    errors = [line for line in told.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 2
+    assert "reward `reward` returned 1 rewards; expected a list of 3 numbers" in errors[0]
+
+
+def test_a_completion_to_try_needs_try():
+    told = asyncgrpo("validate", RECIPE, "--completion", "x")
+    assert told.returncode == 2
+    assert "add --try" in told.stderr
+
+
 def test_a_dry_run_prints_every_process_and_starts_nothing(tmp_path: Path):
     told = asyncgrpo(
         "train",

@@ -26,13 +26,14 @@ from asyncgrpo.channel.messages import Begin, Failed, Hello, Stop
 from asyncgrpo.channel.shares import Share
 from asyncgrpo.channel.sockets import WorkerLink, link_address
 from asyncgrpo.config import Config, known, load_resolved
-from asyncgrpo.errors import DataError, UserError
+from asyncgrpo.errors import UserError
 from asyncgrpo.metrics.sinks import EVENTS_FILE, EventLog
 from asyncgrpo.metrics.values import Recorder
 from asyncgrpo.process.ending import run_to_the_end
 from asyncgrpo.process.log_format import is_debug, start_log
 from asyncgrpo.process.title import process_title, take_title
 from asyncgrpo.records import SamplingParams
+from asyncgrpo.rollout.chat.tokenizer import load_tokenizer
 from asyncgrpo.rollout.data.prompts import PromptSource, load_prompts
 from asyncgrpo.rollout.hooks.threads import in_daemon_thread
 from asyncgrpo.rollout.inputs import Inputs
@@ -149,26 +150,6 @@ def _client(config: Config, recorder: Recorder) -> ServerClient:
     return configured_client(
         config, known(config.server.urls)[0], on_retry=lambda _: count_retry(recorder)
     )
-
-
-def load_tokenizer(config: Config) -> Any:
-    """The policy's tokenizer.
-
-    Raises:
-        DataError: there is none.
-    """
-    from transformers import AutoTokenizer
-
-    try:
-        return AutoTokenizer.from_pretrained(
-            config.model.name_or_path,
-            revision=config.model.revision,
-            trust_remote_code=config.model.trust_remote_code,
-        )
-    except Exception as error:
-        raise DataError(
-            f"model.name_or_path `{config.model.name_or_path}` has no tokenizer that loads: {error}"
-        ) from error
 
 
 def first_user_error(error: BaseException) -> UserError | None:

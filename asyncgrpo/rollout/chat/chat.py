@@ -71,7 +71,7 @@ class Chat:
         self._template = self._given
         self._kwargs = dict(rollout.chat_template_kwargs)
         self._tool_format: _ToolFormat | None = None
-        self._shown = ShownMessages(self._opened_text)
+        self._shown = ShownMessages(self.opened_text)
         self._control_tokens = ControlTokenNotice(tokenizer)
         if self._given is None and not tokenizer.chat_template:
             raise DataError(
@@ -124,7 +124,7 @@ class Chat:
         """
         self.check(messages, schemas)
         self._control_tokens.look(messages)
-        text = self._opened_text(messages, schemas)
+        text = self.opened_text(messages, schemas)
         self._check_room(text, messages)
         prompt_ids = self._ids(text)
         if prompt_ids.size == 0:
@@ -134,6 +134,11 @@ class Chat:
     def check(self, messages: Messages, schemas: Sequence[ToolSchema] = ()) -> None:
         """Checks that the template takes the conversation and shows it whole. Raises DataError."""
         self._shown.check(messages, schemas)
+
+    def opened_text(self, messages: Messages, schemas: Sequence[ToolSchema] = ()) -> str:
+        """The conversation as text, up to where the policy goes on. Raises DataError."""
+        continued = messages[-1]["role"] == "assistant"
+        return str(self._apply(messages, schemas, opened=not continued, continued=continued))
 
     # docs/decisions/0032
     def continued(
@@ -233,11 +238,6 @@ class Chat:
     def _form(self) -> "_ToolFormat":
         assert self._tool_format is not None, "prepare_tools comes before the first conversation"
         return self._tool_format
-
-    def _opened_text(self, messages: Messages, schemas: Sequence[ToolSchema]) -> str:
-        """The conversation up to where the policy goes on."""
-        continued = messages[-1]["role"] == "assistant"
-        return str(self._apply(messages, schemas, opened=not continued, continued=continued))
 
     def _text(
         self,

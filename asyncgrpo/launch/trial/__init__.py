@@ -1,0 +1,1 @@
+"""`validate --try`: the user's code on a few rows, without a model."""
